@@ -1,0 +1,1 @@
+"""Numbers only: arrays in, small records out; no files, no clock, no cluster."""

@@ -1,0 +1,75 @@
+"""The passes of training over rows that lie in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import lloyd, seeding
+from .fixedpoint import Extent, Scaling, extent_of
+from .lloyd import Tally
+from .quantized import Draw
+from .seeding import Winner
+
+
+def ordinals_of(units: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each row's place among the rows of its unit, in order: (n,) int64 from 0."""
+    order = np.argsort(units, kind="stable")
+    ordered = units[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(units) else order
+    lengths = np.diff(np.r_[starts, len(units)])
+    ordinals = np.empty(len(units), np.int64)
+    ordinals[order] = np.arange(len(units)) - np.repeat(starts, lengths)
+    return ordinals
+
+
+class ArrayPasses:
+    """Rows in memory; implements ``quantized.Passes``.
+
+    x (n, features) float32, units (n,) int64 with -1 for holes, ordinals (n,) int64.
+    """
+
+    def __init__(
+        self, x: NDArray[np.float32], units: NDArray[np.int64], ordinals: NDArray[np.int64]
+    ) -> None:
+        self.x = x
+        self.units = units
+        self.ordinals = ordinals
+        self._scaling: Scaling | None = None
+        self._fixed = np.empty((0, x.shape[1]), np.int32)
+
+    def extent(self) -> Extent:
+        return extent_of(self.x[self.units >= 0])
+
+    def square_sum(self, scaling: Scaling) -> int:
+        return lloyd.square_sum(self.fixed(scaling), self.units, None)
+
+    def race(
+        self, scaling: Scaling, draw: Draw, random_state: int, centres: NDArray[np.int64]
+    ) -> Winner | None:
+        key = draw.key(random_state)
+        fixed = self.fixed(scaling)
+        return seeding.race(fixed, self.units, self.ordinals, None, centres, key, draw.stage)
+
+    def assign(
+        self, scaling: Scaling, centroids: NDArray[np.int64], present: NDArray[np.bool_]
+    ) -> Tally:
+        return lloyd.assign(self.fixed(scaling), self.units, None, centroids, present)
+
+    def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
+        """The rows on the row grid, kept for as long as the scaling stays the same."""
+        known = self._scaling
+        if known is None or not (
+            np.array_equal(known.lower, scaling.lower)
+            and np.array_equal(known.factor, scaling.factor)
+        ):
+            self._fixed = scaling.fixed(self.x)
+            self._scaling = scaling
+        return self._fixed
+
+    def erase(self, index: NDArray[np.intp]) -> None:
+        """Overwrite rows with zeros and make them holes."""
+        self.x[index] = 0
+        if len(self._fixed):
+            self._fixed[index] = 0
+        self.units[index] = -1

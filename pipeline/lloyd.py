@@ -1,0 +1,231 @@
+"""The fused pass: nearest centroid, counts and sums of a block of rows in one go.
+
+It works on blocks of 64 rows: the block is turned feature-major, squared distances accumulate for
+64 lanes at a time in float32, and rows are then added to their cluster's integer sums. float32 is
+a filter only: where the best two distances are too close to tell, the exact int64 squared
+distances decide, ties to the lowest index. So labels, counts and sums are functions of the integers
+alone (DESIGN: "Integers decide").
+
+Rows come either as float32 (a cell as stored; ``Scaling`` is applied block by block) or as int32 on
+the row grid (in memory). A row whose unit is negative is a hole and is skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .fixedpoint import Scaling, to_grid
+
+LANES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one pass finds per centroid."""
+
+    sizes: NDArray[np.int64]
+    """(k,) rows."""
+    sums: NDArray[np.int64]
+    """(k, features) sums of rows, in 2^-24."""
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.sizes + other.sizes, self.sums + other.sums)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.sizes - other.sizes, self.sums - other.sums)
+
+
+def relative_error(features: int) -> float:
+    """Return the share of the second distance below which float32 cannot tell two distances apart.
+
+    A float32 sum of d squares errs by at most about (d + 3) 2^-24 of itself; 4 (d + 4) 2^-24 covers
+    both distances twice over.
+    """
+    return 4.0 * (features + 4) * 2.0**-24
+
+
+@njit(cache=True, inline="always")
+def gather_block(x, units, start, rows):  # type: ignore[no-untyped-def]
+    """Write the indices of the next LANES live rows to ``rows``; return (how many, next start)."""
+    m = 0
+    i = start
+    while i < x.shape[0] and m < LANES:
+        if units[i] >= 0:
+            rows[m] = i
+            m += 1
+        i += 1
+    return m, i
+
+
+@njit(cache=True, inline="always")
+def turn_block(x, rows, m, lower, factor, fixed, turned):  # type: ignore[no-untyped-def]
+    """Put m rows on the row grid into ``fixed`` (LANES, features) and turn them feature-major."""
+    if factor.size:
+        for lane in range(m):
+            i = rows[lane]
+            for f in range(x.shape[1]):
+                fixed[lane, f] = to_grid(x[i, f], lower[f], factor[f])
+    else:
+        for lane in range(m):
+            i = rows[lane]
+            for f in range(x.shape[1]):
+                fixed[lane, f] = np.int32(x[i, f])
+    for f in range(x.shape[1]):
+        for lane in range(LANES):
+            turned[f, lane] = np.float32(fixed[lane, f])
+
+
+@njit(cache=True, inline="always")
+def block_distances(turned, centre, out):  # type: ignore[no-untyped-def]
+    """Write float32 squared distances of LANES rows to one centre (features,) to ``out``."""
+    out[:] = np.float32(0.0)
+    for f in range(turned.shape[0]):
+        c = centre[f]
+        for lane in range(LANES):
+            t = turned[f, lane] - c
+            out[lane] += t * t
+
+
+@njit(cache=True)
+def exact_distance(row, centre):  # type: ignore[no-untyped-def]
+    """Return the exact squared distance (int64, 2^-48) of two grid points (features,)."""
+    total = np.int64(0)
+    for f in range(row.size):
+        t = np.int64(row[f]) - centre[f]
+        total += t * t
+    return total
+
+
+@njit(cache=True)
+def _decide(row, centres, distances, lane, tolerance):  # type: ignore[no-untyped-def]
+    """Return the nearest centre in integers among those that float32 cannot rule out."""
+    best = distances[:, lane].min()
+    winner = -1
+    least = np.int64(0)
+    for j in range(centres.shape[0]):
+        gap = distances[j, lane] - best
+        if gap <= tolerance * distances[j, lane]:
+            exact = exact_distance(row, centres[j])
+            if winner < 0 or exact < least:
+                winner = j
+                least = exact
+    return winner
+
+
+@njit(cache=True, nogil=True)
+def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums):  # type: ignore[no-untyped-def]
+    """Add each live row of x to its nearest centre's count and sum; write labels if asked.
+
+    x (n, features) float32 with lower/factor (features,), or int32 with empty lower/factor. centres
+    (k, features) int64 in 2^-24, all different. labels (n,) int32 or empty.
+    """
+    k, d = centres.shape
+    rows = np.empty(LANES, np.int64)
+    fixed = np.zeros((LANES, d), np.int32)
+    turned = np.zeros((d, LANES), np.float32)
+    distances = np.empty((k, LANES), np.float32)
+    best = np.empty(LANES, np.float32)
+    second = np.empty(LANES, np.float32)
+    label = np.empty(LANES, np.int32)
+    centres32 = centres.astype(np.float32)
+    limit = np.float32(tolerance)
+    start = 0
+    while True:
+        m, start = gather_block(x, units, start, rows)
+        if m == 0:
+            break
+        turn_block(x, rows, m, lower, factor, fixed, turned)
+        best[:] = np.float32(np.inf)
+        second[:] = np.float32(np.inf)
+        label[:] = 0
+        for j in range(k):
+            out = distances[j]
+            block_distances(turned, centres32[j], out)
+            for lane in range(LANES):
+                v = out[lane]
+                nearer = v < best[lane]
+                second[lane] = best[lane] if nearer else min(second[lane], v)
+                label[lane] = np.int32(j) if nearer else label[lane]
+                best[lane] = v if nearer else best[lane]
+        for lane in range(m):
+            j = label[lane]
+            if k > 1 and second[lane] - best[lane] <= limit * second[lane]:
+                j = _decide(fixed[lane], centres, distances, lane, limit)
+            if labels.size:
+                labels[rows[lane]] = j
+            sizes[j] += 1
+            for f in range(d):
+                sums[j, f] += fixed[lane, f]
+
+
+def distinct_centres(
+    centroids: NDArray[np.int64], present: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different present centroids in 2^-24 and the lowest index of each.
+
+    Equal centroids are merged: every row ties between them, and the lowest index wins.
+    """
+    index = np.flatnonzero(present)
+    _, first = np.unique(centroids[index], axis=0, return_index=True)
+    keep = index[np.sort(first)]
+    return np.ascontiguousarray(centroids[keep] * 2), keep
+
+
+def assign(
+    x: NDArray[np.float32] | NDArray[np.int32],
+    units: NDArray[np.int64],
+    scaling: Scaling | None,
+    centroids: NDArray[np.int64],
+    present: NDArray[np.bool_],
+    labels: NDArray[np.int32] | None = None,
+) -> Tally:
+    """Run the fused pass over x (n, features); validation assumed.
+
+    scaling is None where x is on the row grid already. centroids (k, features) int64 in 2^-23;
+    labels (n,) int32, if given, receives each live row's centroid.
+    """
+    centres, keep = distinct_centres(centroids, present)
+    k, d = centroids.shape
+    sizes = np.zeros(len(keep), np.int64)
+    sums = np.zeros((len(keep), d), np.int64)
+    none = np.empty(0)
+    lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+    found = np.empty(0, np.int32) if labels is None else labels
+    assign_rows(x, units, lower, factor, centres, relative_error(d), found, sizes, sums)
+    if labels is not None:
+        live = units >= 0
+        labels[live] = keep[labels[live]]
+    tally = Tally(np.zeros(k, np.int64), np.zeros((k, d), np.int64))
+    tally.sizes[keep] = sizes
+    tally.sums[keep] = sums
+    return tally
+
+
+@njit(cache=True, nogil=True)
+def _square_sum(x, units, lower, factor):  # type: ignore[no-untyped-def]
+    high = np.int64(0)
+    low = np.int64(0)
+    for i in range(x.shape[0]):
+        if units[i] < 0:
+            continue
+        total = np.int64(0)
+        for f in range(x.shape[1]):
+            q = np.int64(to_grid(x[i, f], lower[f], factor[f])) if factor.size else np.int64(x[i, f])
+            total += q * q
+        high += total >> 32
+        low += total & 0xFFFFFFFF
+    return high, low
+
+
+def square_sum(
+    x: NDArray[np.float32] | NDArray[np.int32], units: NDArray[np.int64], scaling: Scaling | None
+) -> int:
+    """Return sum |x|^2 over live rows, exactly, in 2^-48 (two int64 limbs inside)."""
+    none = np.empty(0)
+    lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+    high, low = _square_sum(x, units, lower, factor)
+    return (int(high) << 32) + int(low)

@@ -1,0 +1,141 @@
+"""k-means++ seeding as an exponential race.
+
+The next seed is the row with the smallest E / D^2, where E is the row's own exponential draw of that
+stage and D its distance to the nearest seed so far: the minimum of independent exponentials with
+rates D^2 falls on a row with probability proportional to D^2, which is k-means++ (Arthur and
+Vassilvitskii 2007). Removing a row that is not a seed cannot change the winner, so keeping the
+seeds before a deleted one and racing again from its stage on gives exactly the law of a fresh
+seeding; retraining only when a seed goes, as the paper has it (alg. 5), does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .fixedpoint import Scaling
+from .keyed import exponential
+from .lloyd import LANES, block_distances, exact_distance, gather_block, relative_error, turn_block
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The row that wins a race."""
+
+    key: float
+    """E / D^2, D^2 in 2^-48."""
+    unit: int
+    ordinal: int
+    row: NDArray[np.int32]
+    """(features,) on the row grid."""
+
+    def __lt__(self, other: Winner) -> bool:
+        return (self.key, self.unit, self.ordinal) < (other.key, other.unit, other.ordinal)
+
+
+def first_of(one: Winner | None, other: Winner | None) -> Winner | None:
+    """Return the winner of two heats; None is a heat in which no row had weight."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+@njit(cache=True, inline="always")
+def _comes_first(key, unit, ordinal, best):  # type: ignore[no-untyped-def]
+    """Whether (key, unit, ordinal) comes before the best so far (a tuple of the same)."""
+    if key != best[0]:
+        return key < best[0]
+    if unit != best[1]:
+        return unit < best[1]
+    return ordinal < best[2]
+
+
+@njit(cache=True, nogil=True)
+def _race_uniform(units, ordinals, key, stage):  # type: ignore[no-untyped-def]
+    """The race in which all rows have weight 1: return (index, key), index -1 without rows."""
+    best = (np.inf, np.int64(0), np.int64(0))
+    winner = -1
+    for i in range(units.size):
+        if units[i] < 0:
+            continue
+        e = exponential(key, units[i], ordinals[i], stage)
+        if winner < 0 or _comes_first(e, units[i], ordinals[i], best):
+            best = (e, units[i], ordinals[i])
+            winner = i
+    return winner, best[0]
+
+
+@njit(cache=True, nogil=True)
+def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage):  # type: ignore[no-untyped-def]
+    """The D^2 race over x as in ``assign_rows``: return (index, key), index -1 if all weights are 0.
+
+    float32 distances rule rows out; whoever may still win is weighed in integers.
+    """
+    k, d = centres.shape
+    rows = np.empty(LANES, np.int64)
+    fixed = np.zeros((LANES, d), np.int32)
+    turned = np.zeros((d, LANES), np.float32)
+    out = np.empty(LANES, np.float32)
+    nearest = np.empty(LANES, np.float32)
+    centres32 = centres.astype(np.float32)
+    best = (np.inf, np.int64(0), np.int64(0))
+    winner = -1
+    start = 0
+    while True:
+        m, start = gather_block(x, units, start, rows)
+        if m == 0:
+            return winner, best[0]
+        turn_block(x, rows, m, lower, factor, fixed, turned)
+        nearest[:] = np.float32(np.inf)
+        for j in range(k):
+            block_distances(turned, centres32[j], out)
+            for lane in range(LANES):
+                nearest[lane] = min(nearest[lane], out[lane])
+        for lane in range(m):
+            if nearest[lane] == 0.0:
+                continue
+            i = rows[lane]
+            e = exponential(key, units[i], ordinals[i], stage)
+            if e > best[0] * (np.float64(nearest[lane]) * (1.0 + tolerance)):
+                continue
+            weight = exact_distance(fixed[lane], centres[0])
+            for j in range(1, k):
+                weight = min(weight, exact_distance(fixed[lane], centres[j]))
+            ratio = e / np.float64(weight)
+            if winner < 0 or _comes_first(ratio, units[i], ordinals[i], best):
+                best = (ratio, units[i], ordinals[i])
+                winner = i
+
+
+def race(
+    x: NDArray[np.float32] | NDArray[np.int32],
+    units: NDArray[np.int64],
+    ordinals: NDArray[np.int64],
+    scaling: Scaling | None,
+    centres: NDArray[np.int64],
+    key: int,
+    stage: int,
+) -> Winner | None:
+    """Return the live row of x (n, features) with the smallest E / D^2; None if all D are 0.
+
+    centres (s, features) int64 in 2^-24; with none of them all rows weigh the same. x and scaling
+    as in ``lloyd.assign``; ordinals (n,) tell the rows of one unit apart.
+    """
+    key64 = np.uint64(key)
+    if len(centres) == 0:
+        index, ratio = _race_uniform(units, ordinals, key64, stage)
+    else:
+        none = np.empty(0)
+        lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+        tolerance = relative_error(x.shape[1])
+        index, ratio = _race_rows(
+            x, units, ordinals, lower, factor, centres, tolerance, key64, stage
+        )
+    if index < 0:
+        return None
+    row = x[index : index + 1]
+    fixed = row.astype(np.int32) if scaling is None else scaling.fixed(row.astype(np.float32))
+    return Winner(float(ratio), int(units[index]), int(ordinals[index]), fixed[0])
