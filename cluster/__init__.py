@@ -1,1 +1,1 @@
-
+"""Makes Dask clients, and nothing else."""

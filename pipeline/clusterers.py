@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import lloyd, quantized
 from .arrays import ArrayPasses, ordinals_of
-from .fixedpoint import CENTROID_GRID, LOSS_UNIT, MAX_FEATURES, Scaling
+from .fixedpoint import CENTROID_GRID, LOSS_UNIT, MAX_FEATURES, Scaling, exact_loss
 from .quantized import Centroids, Record, Removed, Settings
 
 DEFAULT_CLUSTERS = 8
@@ -114,7 +114,7 @@ def nearest(record: Record, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], 
     tally = lloyd.assign(x, units, scaling, final.quantized, final.present, labels)
     rank = np.cumsum(final.present, dtype=np.int32) - 1
     square_sum = lloyd.square_sum(x, units, scaling)
-    loss = quantized.exact_loss(square_sum, final.quantized, tally.sizes, tally.sums)
+    loss = exact_loss(square_sum, final.quantized, tally.sizes, tally.sums)
     return rank[labels].astype(np.int32), loss
 
 

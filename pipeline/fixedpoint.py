@@ -135,8 +135,9 @@ def exact_loss(
     2^-24. The loss follows from counts and sums: no pass over the rows, no rounding.
     """
     doubled = centroids * 2
-    cross = 0
+    cross: int = 0
     for shift, limb in ((0, sums & 0xFFFFF), (20, (sums >> 20) & 0xFFFFF), (40, sums >> 40)):
         cross += sum((doubled * limb).sum(axis=1).tolist()) << shift
     lengths = (doubled * doubled).sum(axis=1).tolist()
-    return square_sum - 2 * cross + sum(n * c for n, c in zip(sizes.tolist(), lengths, strict=True))
+    lengths_sum: int = sum(n * c for n, c in zip(sizes.tolist(), lengths, strict=True))
+    return square_sum - 2 * cross + lengths_sum

@@ -214,7 +214,11 @@ def _square_sum(x, units, lower, factor):  # type: ignore[no-untyped-def]
             continue
         total = np.int64(0)
         for f in range(x.shape[1]):
-            q = np.int64(to_grid(x[i, f], lower[f], factor[f])) if factor.size else np.int64(x[i, f])
+            q = (
+                np.int64(to_grid(x[i, f], lower[f], factor[f]))
+                if factor.size
+                else np.int64(x[i, f])
+            )
             total += q * q
         high += total >> 32
         low += total & 0xFFFFFFFF

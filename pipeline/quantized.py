@@ -339,7 +339,8 @@ def snap(
     """
     below = np.maximum(denominator, 1) * 2
     nearest = (numerator - below * phase + (below // 2) * spacing) // (below * spacing)
-    return nearest * spacing + phase
+    points: NDArray[np.int64] = nearest * spacing + phase
+    return points
 
 
 class _Counting:

@@ -110,6 +110,17 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
                 winner = i
 
 
+def race_uniform(
+    units: NDArray[np.int64], ordinals: NDArray[np.int64], key: int, stage: int
+) -> tuple[int, float]:
+    """Return (index, E) of the live row with the smallest draw; index -1 without live rows.
+
+    The race of the first seed, in which all rows weigh the same: no feature is read.
+    """
+    index, ratio = _race_uniform(units, ordinals, np.uint64(key), stage)
+    return int(index), float(ratio)
+
+
 def race(
     x: NDArray[np.float32] | NDArray[np.int32],
     units: NDArray[np.int64],
@@ -126,7 +137,7 @@ def race(
     """
     key64 = np.uint64(key)
     if len(centres) == 0:
-        index, ratio = _race_uniform(units, ordinals, key64, stage)
+        index, ratio = race_uniform(units, ordinals, key, stage)
     else:
         none = np.empty(0)
         lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)

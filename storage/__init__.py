@@ -1,1 +1,1 @@
-
+"""Named arrays, bytes and the disk; knows no algorithm."""

@@ -73,20 +73,21 @@ def kinds_of_units(
 ) -> np.ndarray:
     """Turn numbers into units to delete, with a leaning to seeds, extremes and whole clusters."""
     live = model._rows.units >= 0
+    chosen = np.array(numbers, np.int64)
     if not live.any() or not numbers:
-        return np.array(numbers, np.int64)
+        return chosen
     kind = numbers[0] % 5
     if kind == 0:
         drawn = model.record_.steps[0].centroids.drawn[:, 0]
-        return drawn[drawn >= 0][: 1 + numbers[-1] % 3]
-    if kind == 1:
-        return units[live][np.argmax(x[live, 0])][np.newaxis]
-    if kind == 2:
+        chosen = drawn[drawn >= 0][: 1 + numbers[-1] % 3]
+    elif kind == 1:
+        chosen = units[live][np.argmax(x[live, 0])][np.newaxis]
+    elif kind == 2:
         labels = model.predict(x[live])
-        return units[live][labels == labels[numbers[-1] % len(labels)]]
-    if kind == 3 and len(numbers) > 20:
-        return units
-    return np.array(numbers, np.int64)
+        chosen = units[live][labels == labels[numbers[-1] % len(labels)]]
+    elif kind == 3 and len(numbers) > 20:
+        chosen = units
+    return chosen
 
 
 @settings(max_examples=2000, deadline=None)

@@ -1,0 +1,94 @@
+"""The command line: ``expunge``.
+
+Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 failed, 2 usage,
+5 verification failed, 75 locked, try again.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cluster.clients import ClusterError
+from ..storage.errors import BadInputError, StorageError
+from . import cli_data, cli_deletion, cli_models
+from .console import Json, Session, session
+from .errors import JobError
+from .workspace import Workspace
+
+app = typer.Typer(
+    name="expunge",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Delete people from trained models, and from the data behind them.",
+)
+cli_data.register(app)
+cli_models.register(app)
+cli_deletion.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"expunge {version('expunge')}\n")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    ctx: typer.Context,
+    workspace: Annotated[
+        Path,
+        typer.Option("-w", "--workspace", envvar="EXPUNGE_WORKSPACE", help="The workspace folder."),
+    ] = Path(),
+    as_json: Json = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False,
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it, exit."),
+    ] = False,
+) -> None:
+    ctx.obj = Session(workspace, as_json, debug)
+
+
+@app.command()
+def init(
+    ctx: typer.Context,
+    workspace: Annotated[Path, typer.Argument(help="A folder that is new or empty.")],
+    as_json: Json = False,
+) -> None:
+    """Make a workspace."""
+    with Workspace.create(workspace):
+        result = {"workspace": str(workspace)}
+    session(ctx).emit(result, as_json, lambda out: out.print(f"made workspace {workspace}"))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    debug = "--debug" in arguments
+    try:
+        app(args=list(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; expunge job list shows what can be resumed\n")
+        return 130
+    except (JobError, StorageError, ClusterError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        sys.stderr.write(f"error: {error}\n")
+        if isinstance(error, JobError):
+            return error.exit_code
+        return 2 if isinstance(error, BadInputError) else 1
+    return 0
+
+
+def main() -> None:
+    """Entry point of the ``expunge`` command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""``expunge data ...``: import, generate, list, show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import Json, pairs, session, showing, table
+from .importing import describe_data_set, make_data_set
+
+data = typer.Typer(no_args_is_help=True, help="Data sets: import, generate, list, show.")
+_SHAPE = ("data", "rows", "dropped", "features", "label", "cells", "capacity")
+Cells = Annotated[
+    int | None, typer.Option(help="Number of cells, a power of two; by size if unset")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the main application."""
+    app.add_typer(data, name="data")
+
+
+def _make(ctx: typer.Context, name: str, asked: dict[str, Any], as_json: bool) -> None:
+    with session(ctx).open() as ws, showing(f"{asked['kind']} {name}") as update:
+        summary = make_data_set(ws, name, asked, update)
+    session(ctx).emit(summary, as_json, lambda out: out.print(pairs(summary, _SHAPE)))
+
+
+@data.command("import")
+def import_(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the new data set.")],
+    files: Annotated[list[Path], typer.Argument(help="Files, read in this order; .gz as well.")],
+    format: Annotated[str, typer.Option(help="higgs, covtype or csv.")],
+    label: Annotated[str | None, typer.Option(help="Column of the label (csv).")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeatable.")] = None,
+    header: Annotated[bool, typer.Option(help="Whether csv files begin with names.")] = True,
+    cells: Cells = None,
+    drop_invalid: Annotated[bool, typer.Option(help="Skip and count bad lines.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Import rows; the unit of a row is its zero-based number across the files."""
+    asked = {
+        "kind": "import",
+        "files": [str(f.absolute()) for f in files],
+        "format": format,
+        "label": label,
+        "drop": drop or [],
+        "header": header,
+        "cells": cells,
+        "drop_invalid": drop_invalid,
+    }
+    _make(ctx, name, asked, as_json)
+
+
+@data.command()
+def generate(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the new data set.")],
+    like: Annotated[str, typer.Option(help="higgs or gaussian.")],
+    rows: Annotated[int, typer.Option(help="Rows to generate.")],
+    features: Annotated[int | None, typer.Option(help="Features (gaussian; 25).")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Components (gaussian; 5).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
+    cells: Cells = None,
+    as_json: Json = False,
+) -> None:
+    """Generate rows like HIGGS, or from a mixture of Gaussians."""
+    asked = {
+        "kind": "generate",
+        "like": like,
+        "rows": rows,
+        "features": features,
+        "clusters": clusters,
+        "seed": seed,
+        "cells": cells,
+    }
+    _make(ctx, name, asked, as_json)
+
+
+@data.command("list")
+def list_(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the data sets."""
+    with session(ctx).open() as ws:
+        rows = ws.ledger.rows("SELECT name, generation, rows, created FROM data_sets ORDER BY name")
+    names = ("name", "generation", "rows", "created")
+    shown = table(names, [[r[n] for n in names] for r in rows])
+    session(ctx).emit({"data_sets": rows}, as_json, lambda out: out.print(shown))
+
+
+@data.command()
+def show(ctx: typer.Context, name: str, as_json: Json = False) -> None:
+    """Show a data set: shape, source, live rows, models."""
+    with session(ctx).open() as ws:
+        found = describe_data_set(ws, name)
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, list(found))))

@@ -1,0 +1,201 @@
+"""``expunge forget | batch | job | receipt | scan | demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import (
+    Cluster,
+    Json,
+    MemoryLimit,
+    Workers,
+    confirm,
+    open_fold,
+    pairs,
+    session,
+    showing,
+    table,
+)
+from .deletion import forecast, run_batch
+from .demo import run_demo
+from .errors import UsageError, VerifyError
+from .receipts import receipt as read_receipt
+from .receipts import receipts
+from .requests import forget, parse_units, read_units_file, sampled_units
+from .resuming import resume
+from .scanning import scan
+
+batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
+job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
+receipt = typer.Typer(no_args_is_help=True, help="Receipts: list, show.")
+_QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing")
+_BATCH = ("job", "requests", "units", "cells_read", "bytes_read", "bytes_written")
+_MODELS = ("model", "action", "first_step", "seconds", "rows", "version")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the main application."""
+    app.command("forget")(forget_)
+    app.add_typer(batch, name="batch")
+    app.add_typer(job, name="job")
+    app.add_typer(receipt, name="receipt")
+    app.command("scan")(scan_)
+    app.command("demo")(demo)
+
+
+def forget_(
+    ctx: typer.Context,
+    data: Annotated[str, typer.Option(help="Data set that holds the units.")],
+    unit: Annotated[str | None, typer.Option(help="Unit ids, separated by commas.")] = None,
+    units_file: Annotated[Path | None, typer.Option(help="Unit ids, one a line.")] = None,
+    sample: Annotated[float | None, typer.Option(help="Share of live units, at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0,
+    missing: Annotated[str, typer.Option(help="Unknown units: error or ignore.")] = "error",
+    as_json: Json = False,
+) -> None:
+    """Queue deletion requests, one a unit; the next batch carries them out."""
+    if sum(given is not None for given in (unit, units_file, sample)) != 1:
+        raise UsageError("name the units by exactly one of --unit, --units-file and --sample")
+    with session(ctx).open() as ws:
+        if unit is not None:
+            units = parse_units(unit.split(","), "--unit, id")
+        elif units_file is not None:
+            units = read_units_file(units_file)
+        else:
+            units = sampled_units(ws, data, sample or 0.0, seed)
+        found = forget(ws, data, units, missing)
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _QUEUED)))
+
+
+@batch.command("run")
+def run(
+    ctx: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would happen.")
+    ] = False,
+    cluster: Cluster = "local",
+    workers: Workers = None,
+    memory_limit: MemoryLimit = None,
+    as_json: Json = False,
+) -> None:
+    """Carry out all queued requests: update every model, erase the rows, issue receipts."""
+    with (
+        session(ctx).open() as ws,
+        open_fold(ws, cluster, workers, memory_limit) as fold,
+    ):
+        if dry_run:
+            plan = forecast(ws, fold)
+            shown = table(
+                ("model", "action", "first_step"),
+                [[m["model"], m["action"], m["first_step"]] for m in plan["models"]],
+            )
+            session(ctx).emit(plan, as_json, lambda out: out.print(shown))
+            return
+        queued = ws.ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'")
+        if queued:
+            confirm(f"Delete {queued} units from their data sets and models for good?", yes)
+        with showing("batch") as update:
+            found = run_batch(ws, fold, update)
+    models = table(_MODELS, [[m[n] for n in _MODELS] for m in found["models"]])
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _BATCH), models))
+
+
+@job.command("list")
+def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
+    """List all jobs."""
+    with session(ctx).open() as ws:
+        rows = ws.ledger.rows("SELECT id, kind, state, created, finished FROM jobs ORDER BY id")
+    names = ("id", "kind", "state", "created", "finished")
+    shown = table(names, [[r[n] for n in names] for r in rows])
+    session(ctx).emit({"jobs": rows}, as_json, lambda out: out.print(shown))
+
+
+@job.command("show")
+def show_job(
+    ctx: typer.Context, number: Annotated[int, typer.Argument()], as_json: Json = False
+) -> None:
+    """Show a job: what was asked, its steps, its report."""
+    with session(ctx).open() as ws:
+        found = ws.ledger.job(number)
+    plain = [n for n in found if n != "steps"]
+    steps = [[s["name"], s["started"], s["finished"]] for s in found["steps"]]
+    shown = table(("step", "started", "finished"), steps)
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), shown))
+
+
+@job.command("resume")
+def resume_job(
+    ctx: typer.Context,
+    number: Annotated[int, typer.Argument()],
+    cluster: Cluster = "local",
+    workers: Workers = None,
+    memory_limit: MemoryLimit = None,
+    as_json: Json = False,
+) -> None:
+    """Finish a job that was interrupted."""
+    with (
+        session(ctx).open() as ws,
+        open_fold(ws, cluster, workers, memory_limit) as fold,
+        showing(f"resume job {number}") as update,
+    ):
+        found = resume(ws, number, fold, update)
+    session(ctx).emit(found, as_json, lambda out: out.print(f"job {number} is done"))
+
+
+@receipt.command("list")
+def list_receipts(ctx: typer.Context, as_json: Json = False) -> None:
+    """List all receipts."""
+    with session(ctx).open() as ws:
+        rows = receipts(ws.ledger)
+    names = ("receipt", "request", "data", "received", "issued")
+    shown = table(names, [[r[n] for n in names] for r in rows])
+    session(ctx).emit({"receipts": rows}, as_json, lambda out: out.print(shown))
+
+
+@receipt.command("show")
+def show_receipt(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="ID")], as_json: Json = False
+) -> None:
+    """Print a receipt as JSON."""
+    with session(ctx).open() as ws:
+        found = read_receipt(ws.ledger, name)
+    session(ctx).emit(found, as_json, lambda out: out.print_json(data=found))
+
+
+def scan_(
+    ctx: typer.Context,
+    rows: Annotated[Path, typer.Option(help="File with the rows to look for.")],
+    data: Annotated[str | None, typer.Option(help="Data set whose columns it has.")] = None,
+    format: Annotated[str, typer.Option(help="csv, higgs or covtype.")] = "csv",
+    as_json: Json = False,
+) -> None:
+    """Search every byte below the workspace for rows, in every stored encoding; exit 5 if found."""
+    with session(ctx).open() as ws, showing("scan") as update:
+        found = scan(
+            ws, rows, data, format, lambda done, total: update("bytes", done / max(1, total))
+        )
+    names = ("rows", "matches", "live_twins", "files_scanned", "bytes_scanned")
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, names)))
+    if found["matches"]:
+        raise VerifyError(f"{found['matches']} matches, in {', '.join(found['files'][:5])}")
+
+
+def demo(
+    ctx: typer.Context,
+    rows: Annotated[int, typer.Option(help="HIGGS-like rows to generate.")] = 1_000_000,
+    dir: Annotated[Path, typer.Option(help="Folder of the demo; made anew.")] = Path(
+        "expunge-demo"
+    ),
+    file: Annotated[Path | None, typer.Option(help="Rows to import instead.")] = None,
+    format: Annotated[str, typer.Option(help="Format of --file.")] = "higgs",
+    deletions: Annotated[int, typer.Option(help="Random rows to delete.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """The whole path on this machine: data, models, a deletion batch, proof."""
+    with showing("demo") as update:
+        found = run_demo(dir, rows, file, format, deletions, update)
+    session(ctx).emit(found.result, as_json, found.show)

@@ -1,0 +1,146 @@
+"""What the command line shares: the session, results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+from distributed import Client
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..cluster.clients import check_cluster, connect
+from .errors import UsageError
+from .fold import DaskFold, Fold, InlineFold
+from .workspace import Workspace
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        help="Where work is done: local processes, a scheduler's address like tcp://HOST:8786, "
+        "or inline (in this process).",
+    ),
+]
+Workers = Annotated[int | None, typer.Option(help="Local worker processes; one a core if unset.")]
+MemoryLimit = Annotated[str | None, typer.Option(help="Memory a local worker may use, e.g. 1GiB.")]
+INLINE = "inline"
+
+
+class Update(Protocol):
+    """Shows progress: what is being done, and the share that is done where it is known."""
+
+    def __call__(self, what: str, share: float | None = None, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The global options."""
+
+    root: Path
+    json: bool
+    debug: bool
+
+    def open(self) -> Workspace:
+        """Open the workspace that the command works on."""
+        return Workspace.open(self.root)
+
+    def emit(
+        self, result: Mapping[str, Any], json_flag: bool, show: Callable[[Console], object]
+    ) -> None:
+        """Print a result: as JSON where asked for, else as ``show`` prints it."""
+        if self.json or json_flag:
+            sys.stdout.write(json.dumps(result) + "\n")
+        else:
+            show(Console(soft_wrap=True))
+
+
+def session(ctx: typer.Context) -> Session:
+    """Return the session that the main callback set up."""
+    found: Session = ctx.obj
+    return found
+
+
+@contextmanager
+def open_fold(
+    ws: Workspace, cluster: str, workers: int | None, memory_limit: str | None
+) -> Iterator[Fold]:
+    """Yield a fold on the cluster that the options describe; it starts with its first task."""
+    if cluster == INLINE:
+        yield InlineFold()
+        return
+    check_cluster(cluster, workers, memory_limit)
+    fold = DaskFold(partial(_connect, ws, cluster, workers, memory_limit))
+    try:
+        yield fold
+    finally:
+        fold.close()
+
+
+@contextmanager
+def _connect(
+    ws: Workspace, cluster: str, workers: int | None, memory_limit: str | None
+) -> Iterator[Client]:
+    with ws.spill_folder() as spill, connect(cluster, workers, memory_limit, spill) as client:
+        yield client
+
+
+@contextmanager
+def showing(what: str) -> Iterator[Update]:
+    """Show progress on stderr while the block runs; yields a function (what, share or None)."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def update(now: str, share: float | None = None) -> None:
+            known = {} if share is None else {"total": 1.0, "completed": share}
+            bar.update(task, description=f"{what}: {now}", **known)  # type: ignore[arg-type]
+
+        yield update
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something destructive; without a terminal only ``--yes`` will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("this deletes data for good; say so with --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Return a plain table; numbers stand to the right."""
+    result = Table(box=None, pad_edge=False)
+    for i, name in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        result.add_column(name, justify="right" if numbers else "left")
+    for row in rows:
+        result.add_row(*(shown(value) for value in row))
+    return result
+
+
+def shown(value: object) -> str:
+    """A value as a person reads it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
+
+
+def pairs(values: Mapping[str, Any], names: Sequence[str]) -> Table:
+    """Return a two-column table of some of a result's values."""
+    result = Table(box=None, show_header=False, pad_edge=False)
+    for name in names:
+        result.add_row(name.replace("_", " "), shown(values[name]))
+    return result

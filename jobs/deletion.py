@@ -1,0 +1,282 @@
+"""The deletion job (DESIGN 4.4).
+
+plan -> gather -> update -> **commit** (one ledger transaction) -> erase -> retire -> verify ->
+receipt. Each step is recorded before it starts and is safe to repeat. Before the commit a crash
+leaves only folders that the ledger does not name, which the next lock sweeps; after it, the
+addresses in the ledger say what is still to be erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from ..pipeline.clusterers import delete_rows
+from ..storage.cells import fingerprints
+from ..storage.dataset import DataSet
+from ..storage.files import metered
+from ..storage.versions import write_version
+from .erasure import finish
+from .errors import JobError
+from .fold import Fold
+from .forecast import ForecastPasses, PassNeeded
+from .kmeans_arrays import to_arrays
+from .ledger import now
+from .plan import Gathered, gather
+from .train_kmeans import StoredPasses
+from .training import load_model, version_attrs
+from .workspace import Workspace
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One data set of a job, with the units that leave it and the models that saw it."""
+
+    row: dict[str, Any]
+    data_set: DataSet
+    units: NDArray[np.int64]
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NextVersion:
+    """A model's next version: written and synced, not yet current."""
+
+    model: str
+    number: int
+    folder: str
+    digest: str
+    rows: int
+    report: dict[str, Any]
+
+
+def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
+    """Carry out all queued requests as one job; return its report.
+
+    The set of requests is frozen at the start; late arrivals wait for the next batch.
+    """
+    ledger = ws.ledger
+    with ws.lock("deletion batch"):
+        _refuse_interrupted(ws)
+        with ledger.transaction():
+            if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
+                return nothing_to_do()
+            job = ledger.insert_job("deletion", {})
+            ledger.run("UPDATE requests SET state = 'running', job = ? WHERE state = 'queued'", job)
+        return _run(ws, job, fold, progress)
+
+
+def nothing_to_do() -> dict[str, Any]:
+    """The report of a batch without requests."""
+    counts = dict.fromkeys(("requests", "units", "cells_read", "bytes_read", "bytes_written"), 0)
+    return {"job": None, "receipts": [], "models": [], **counts}
+
+
+def resume_deletion(ws: Workspace, job: int, fold: Fold, progress: Progress) -> dict[str, Any]:
+    """Finish an interrupted job: from the start before its commit, forward after it.
+
+    Call with the lock held.
+    """
+    ws.ledger.restart_job(job)
+    report = ws.ledger.job(job)["report"]
+    if "committed" in report:
+        return finish(ws, job, fold, report, {}, progress)
+    return _run(ws, job, fold, progress)
+
+
+def _refuse_interrupted(ws: Workspace) -> None:
+    found = ws.ledger.row(
+        "SELECT id FROM jobs WHERE kind = 'deletion' AND state IN ('interrupted', 'unverified')"
+    )
+    if found is not None:
+        job = found["id"]
+        raise JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
+
+
+def forecast(ws: Workspace, fold: Fold) -> dict[str, Any]:
+    """Tell what a batch would do now, by reading the rows that it would delete; writes nothing."""
+    targets = _targets(ws, "state = 'queued'", ())
+    models = []
+    cells = 0
+    for target in targets:
+        gathered = gather(target.data_set, target.units, ws.ledger.salt, fold)
+        cells += len(gathered.parts)
+        for name in target.models:
+            _, record, settings = load_model(ws, name)
+            passes = ForecastPasses(gathered.statistics)
+            try:
+                _, outcome = delete_rows(record, gathered.removed, passes, settings)
+                action, step = outcome.action, outcome.first_step
+            except PassNeeded as needed:
+                action, step = needed.action, None
+            models.append({"model": name, "action": action, "first_step": step})
+    units = sum(len(t.units) for t in targets)
+    return {
+        "job": None,
+        "dry_run": True,
+        "requests": units,
+        "units": units,
+        "cells": cells,
+        "models": models,
+    }
+
+
+def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Target]:
+    """The data sets that the chosen requests are about."""
+    ledger = ws.ledger
+    rows = ledger.rows(
+        f"SELECT data_set, unit FROM requests WHERE {condition} ORDER BY data_set, unit", *values
+    )
+    targets = []
+    for name in sorted({r["data_set"] for r in rows}):
+        row = ledger.data_set(name)
+        units = np.array([r["unit"] for r in rows if r["data_set"] == name], np.int64)
+        models = ledger.rows("SELECT name FROM models WHERE data_set = ? ORDER BY name", name)
+        data_set = DataSet.open(ws.root / row["folder"])
+        targets.append(Target(row, data_set, units, tuple(m["name"] for m in models)))
+    return targets
+
+
+def _run(ws: Workspace, job: int, fold: Fold, progress: Progress) -> dict[str, Any]:
+    """All steps; an error before the commit puts the requests back in the queue."""
+    ledger = ws.ledger
+    try:
+        with metered() as meter:
+            with ledger.step(job, "plan"):
+                progress("plan")
+                targets = _targets(ws, "job = ?", (job,))
+            with ledger.step(job, "gather"):
+                progress("gather")
+                salt = ledger.salt
+                gathered = [gather(t.data_set, t.units, salt, fold) for t in targets]
+            with ledger.step(job, "update"):
+                versions = [
+                    _next_version(ws, target, name, rows, fold, progress)
+                    for target, rows in zip(targets, gathered, strict=True)
+                    for name in target.models
+                ]
+        report = {
+            "job": job,
+            "requests": sum(len(t.units) for t in targets),
+            "units": sum(len(t.units) for t in targets),
+            "rows": sum(len(g.removed.units) for g in gathered),
+            "cells": sum(len(g.parts) for g in gathered),
+            "models": [v.report for v in versions],
+            "cells_read": len(meter.cells),
+            "bytes_read": meter.bytes_read,
+            "bytes_written": meter.bytes_written,
+            "tasks": fold.tasks,
+        }
+        with ledger.step(job, "commit"):
+            _commit(ws, job, targets, gathered, versions, report)
+    except Exception as error:
+        _roll_back(ws, job, error)
+        raise
+    known = {
+        (t.row["name"], p.cell): p.statistics
+        for t, g in zip(targets, gathered, strict=True)
+        for p in g.parts
+    }
+    return finish(ws, job, fold, report, known, progress)
+
+
+def _roll_back(ws: Workspace, job: int, error: Exception) -> None:
+    """Put the requests of a job that failed before its commit back in the queue."""
+    ledger = ws.ledger
+    if "committed" in ledger.job(job)["report"]:
+        return
+    with ledger.transaction():
+        ledger.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
+        ledger.end_job(job, "failed", {"error": str(error)})
+    ws.sweep_garbage()
+
+
+def _next_version(
+    ws: Workspace, target: Target, model: str, gathered: Gathered, fold: Fold, progress: Progress
+) -> NextVersion:
+    """Write the model's next version: the model without the gathered rows."""
+    started = perf_counter()
+    row, record, settings = load_model(ws, model)
+    passes = StoredPasses(
+        gathered.data_set,
+        gathered.statistics,
+        fold,
+        gathered.slots,
+        lambda what: progress(f"update {model}: {what}"),
+    )
+    progress(f"update {model}")
+    record, outcome = delete_rows(record, gathered.removed, passes, settings)
+    number = row["version"] + 1
+    path = ws.new_version_path(model, number)
+    attrs = version_attrs(
+        model, number, row["algorithm"], settings, target.row, Path(row["folder"]).name
+    )
+    digest = write_version(path, to_arrays(record, settings), attrs, ws.root / row["folder"])
+    report = {
+        "model": model,
+        "algorithm": row["algorithm"],
+        "action": outcome.action,
+        "first_step": outcome.first_step,
+        "passes": outcome.passes,
+        "seconds": perf_counter() - started,
+        "exactness": "exact",
+        "version_before": row["version"],
+        "version": number,
+        "digest_before": row["digest"],
+        "digest": digest,
+        "rows_before": row["rows"],
+        "rows": record.extent.rows,
+        "empty": record.empty,
+    }
+    return NextVersion(model, number, ws.relative(path), digest, record.extent.rows, report)
+
+
+def _commit(
+    ws: Workspace,
+    job: int,
+    targets: list[Target],
+    gathered: list[Gathered],
+    versions: list[NextVersion],
+    report: dict[str, Any],
+) -> None:
+    """The one transaction: versions flip, tombstones are set, requests move on."""
+    ledger = ws.ledger
+    with ledger.transaction():
+        for v in versions:
+            ledger.run("UPDATE versions SET state = 'retired' WHERE model = ?", v.model)
+            ledger.run(
+                "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, 'live')",
+                v.model,
+                v.number,
+                v.folder,
+                v.digest,
+                job,
+                now(),
+            )
+            ledger.run(
+                "UPDATE models SET version = ?, rows = ? WHERE name = ?", v.number, v.rows, v.model
+            )
+        for target, rows in zip(targets, gathered, strict=True):
+            name = target.row["name"]
+            ledger.run_many(
+                "INSERT INTO tombstones VALUES (?, ?, ?, ?, NULL)",
+                [(job, name, p.cell, BitMap(p.slots).serialize()) for p in rows.parts],
+            )
+            ledger.run_many(
+                "INSERT OR IGNORE INTO erased_rows VALUES (?, ?)",
+                [(name, mark) for mark in fingerprints(rows.removed.x, ledger.salt)],
+            )
+            left = int(rows.statistics.live.sum())
+            ledger.run("UPDATE data_sets SET rows = ? WHERE name = ?", left, name)
+        ledger.run("UPDATE requests SET state = 'committed' WHERE job = ?", job)
+        ledger.report_job(job, {**report, "committed": now()})
+        ledger.event("commit", {"job": job, "digests": {v.model: v.digest for v in versions}})

@@ -1,0 +1,135 @@
+"""The deletion job after its commit: erase, retire, verify, receipt (DESIGN 4.4).
+
+Everything here works from what the commit put into the ledger and may be repeated: after a crash
+it is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from ..storage.dataset import CellStatistics, DataSet
+from ..storage.erase import check_erased, erase_slots, measure_cell
+from ..storage.errors import StorageError
+from ..storage.files import metered
+from ..storage.versions import load_version
+from .errors import VerifyError
+from .fold import Fold, split_cells
+from .ledger import now
+from .plan import CELL_SECONDS
+from .receipts import issue
+from .workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class EraseTask:
+    """The slots to overwrite in some cells, and the cells' new statistics where known."""
+
+    data_set: DataSet
+    slots: dict[int, NDArray[np.int64]]
+    statistics: dict[int, CellStatistics]
+
+
+def erase_cells(task: EraseTask) -> list[tuple[int, CellStatistics]]:
+    """Overwrite the slots; return each cell's statistics afterwards (measured where unknown)."""
+    done = []
+    for cell, slots in task.slots.items():
+        erase_slots(task.data_set, cell, slots)
+        known = task.statistics.get(cell)
+        done.append((cell, measure_cell(task.data_set, cell) if known is None else known))
+    return done
+
+
+def _addresses(ws: Workspace, job: int) -> dict[str, dict[int, NDArray[np.int64]]]:
+    """The committed addresses of a job: data set -> cell -> slots."""
+    found: dict[str, dict[int, NDArray[np.int64]]] = {}
+    for row in ws.ledger.rows("SELECT * FROM tombstones WHERE job = ? ORDER BY cell", job):
+        slots = np.array(BitMap.deserialize(row["slots"]), np.int64)
+        found.setdefault(row["data_set"], {})[row["cell"]] = slots
+    return found
+
+
+def _erase(
+    ws: Workspace, job: int, fold: Fold, known: dict[tuple[str, int], CellStatistics]
+) -> None:
+    """Overwrite every committed address and put the cells' statistics right; idempotent."""
+    for name, slots in _addresses(ws, job).items():
+        data_set = DataSet.open(ws.root / ws.ledger.data_set(name)["folder"])
+        tasks = [
+            EraseTask(
+                data_set,
+                {c: slots[c] for c in cells},
+                {c: known[name, c] for c in cells if (name, c) in known},
+            )
+            for cells in split_cells(list(slots), len(slots) * CELL_SECONDS, fold.workers)
+        ]
+        done = fold(erase_cells, tasks, lambda one, other: one + other)
+        cells = np.array([cell for cell, _ in done], np.int64)
+        merged = data_set.statistics().replaced(cells, [s for _, s in done])
+        data_set.write_statistics(cells, merged.at(cells))
+
+
+def finish(
+    ws: Workspace,
+    job: int,
+    fold: Fold,
+    report: dict[str, Any],
+    known: dict[tuple[str, int], CellStatistics],
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Everything after the commit; repeating it is harmless."""
+    ledger = ws.ledger
+    with metered() as meter:
+        with ledger.step(job, "erase"):
+            progress("erase")
+            _erase(ws, job, fold, known)
+            with ledger.transaction():
+                ledger.run("UPDATE tombstones SET erased = ? WHERE job = ?", now(), job)
+        with ledger.step(job, "retire"):
+            progress("retire")
+            # Workers may have spilled gathered rows: they go before the receipt.
+            fold.close()
+            ws.sweep_garbage()
+        with ledger.step(job, "verify"):
+            progress("verify")
+            _verify(ws, job)
+    report = {
+        **report,
+        "cells_read": max(report["cells_read"], len(meter.cells)),
+        "bytes_read": report["bytes_read"] + meter.bytes_read,
+        "bytes_written": report["bytes_written"] + meter.bytes_written,
+        "tasks": fold.tasks,
+    }
+    progress("receipts")
+    with ledger.step(job, "receipt"):
+        receipts = issue(ledger, job, report)
+    ledger.truncate_log()
+    return {**report, "receipts": receipts}
+
+
+def _verify(ws: Workspace, job: int) -> None:
+    """Read back what the job wrote: slots empty, old versions gone, new ones whole."""
+    ledger = ws.ledger
+    try:
+        for name, cells in _addresses(ws, job).items():
+            data_set = DataSet.open(ws.root / ledger.data_set(name)["folder"])
+            for cell, slots in cells.items():
+                check_erased(data_set, cell, slots)
+        for row in ledger.rows("SELECT * FROM versions WHERE job = ?", job):
+            if row["state"] == "live":
+                load_version(ws.root / row["folder"], row["digest"])
+        for row in ledger.rows("SELECT folder FROM versions WHERE state = 'retired'"):
+            if (ws.root / row["folder"]).exists():
+                raise VerifyError(f"{row['folder']} should be gone and is still there")
+    except (StorageError, VerifyError) as error:
+        with ledger.transaction():
+            ledger.run("UPDATE jobs SET state = 'unverified' WHERE id = ?", job)
+        raise VerifyError(
+            f"job {job}: verification failed: {error}; expunge job resume {job} erases again"
+        ) from error

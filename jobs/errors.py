@@ -1,0 +1,33 @@
+"""What jobs refuse, with the exit code that the command line gives.
+
+JobError            1  the job failed, or what was asked for can't be done now
+├── UsageError      2  the request itself is wrong
+├── VerifyError     5  a verification failed
+└── LockedError    75  somebody else holds the workspace; try again
+"""
+
+from __future__ import annotations
+
+
+class JobError(Exception):
+    """A job failed or can't be done; the message says what to do."""
+
+    exit_code = 1
+
+
+class UsageError(JobError, ValueError):
+    """What was asked for is wrong in itself."""
+
+    exit_code = 2
+
+
+class VerifyError(JobError):
+    """What was verified does not hold."""
+
+    exit_code = 5
+
+
+class LockedError(JobError):
+    """Another process holds the workspace's lock."""
+
+    exit_code = 75

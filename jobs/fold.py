@@ -1,0 +1,149 @@
+"""The only module that builds Dask graphs: map a task over pieces of a data set, merge as a tree.
+
+Tasks are module-level functions of one small argument (a path, some cells, some centroids); they
+return small statistics, and what they read and wrote is counted and brought home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import reduce
+from typing import Any, Protocol, TypeVar
+
+from distributed import Client
+
+from ..storage import files
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+FAN_IN = 8
+"""Results that one merging task takes."""
+TASK_SECONDS = 0.1
+"""A task takes as many cells as make about this much work."""
+RETRIES = 5
+"""How often a task is tried again after its worker died."""
+
+
+class Fold(Protocol):
+    """Where tasks run."""
+
+    tasks: int
+    """Tasks run so far, merges not counted."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def __call__(
+        self,
+        task: Callable[[Piece], Result],
+        pieces: Sequence[Piece],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        """Return the merge of task(piece) over all pieces (at least one)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the workers and of what they hold."""
+        ...
+
+
+class InlineFold:
+    """Runs tasks one after the other in this process."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __call__(
+        self,
+        task: Callable[[Piece], Result],
+        pieces: Sequence[Piece],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        self.tasks += len(pieces)
+        return reduce(merge, (task(piece) for piece in pieces))
+
+
+class DaskFold:
+    """Runs tasks on a Dask cluster that is started when the first task comes.
+
+    Started late, the cluster finds the workspace locked and swept; closed early, it leaves no
+    spilled row behind when the receipt is written.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Client]]) -> None:
+        self._connect = connect
+        self._stack = ExitStack()
+        self._opened: Client | None = None
+        self.tasks = 0
+
+    @property
+    def _client(self) -> Client:
+        if self._opened is None:
+            self._opened = self._stack.enter_context(self._connect())
+        return self._opened
+
+    @property
+    def workers(self) -> int:
+        """Threads of all workers."""
+        return max(1, int(sum(self._client.nthreads().values())))
+
+    def close(self) -> None:
+        """Let go of the cluster; the next task would start it again."""
+        self._opened = None
+        self._stack.close()
+
+    def __call__(
+        self,
+        task: Callable[[Piece], Result],
+        pieces: Sequence[Piece],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        self.tasks += len(pieces)
+        client = self._client
+        # Two runs over the same cells may see different rows: results must never be remembered.
+        options: dict[str, Any] = {"pure": False, "retries": RETRIES}
+        futures = client.map(_measured, [(task, piece) for piece in pieces], **options)
+        while len(futures) > 1:
+            futures = [
+                client.submit(_merged, merge, futures[i : i + FAN_IN], **options)
+                for i in range(0, len(futures), FAN_IN)
+            ]
+        result, meter = futures[0].result()
+        files.absorb(meter)
+        return result  # type: ignore[no-any-return]
+
+
+def _measured(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, files.Meter]:
+    task, piece = job
+    with files.metered() as meter:
+        result = task(piece)
+    return result, meter
+
+
+def _merged(
+    merge: Callable[[Any, Any], Any], parts: Sequence[tuple[Any, files.Meter]]
+) -> tuple[Any, files.Meter]:
+    total = files.Meter()
+    for _, meter in parts:
+        total.add(meter)
+    return reduce(merge, (result for result, _ in parts)), total
+
+
+def split_cells(cells: Sequence[int], seconds: float, workers: int) -> list[tuple[int, ...]]:
+    """Return the cells in contiguous groups for tasks of about TASK_SECONDS each.
+
+    seconds: one thread's estimated time for all cells together. Every worker gets work, and no
+    group is empty.
+    """
+    groups = min(len(cells), max(workers, round(seconds / TASK_SECONDS)))
+    edges = [len(cells) * i // groups for i in range(groups + 1)]
+    return [tuple(cells[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]

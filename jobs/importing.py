@@ -1,0 +1,112 @@
+"""Import and generation of data sets, as jobs that can be resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..storage import ingest
+from ..storage.generators import GaussianMixture, HiggsLike
+from ..storage.importers import open_source
+from ..storage.ingest import Progress
+from ..storage.rows import RowSource
+from .errors import UsageError
+from .ledger import now
+from .workspace import Workspace
+
+GENERATION = 1
+
+
+def open_generator(
+    like: str, rows: int, features: int | None, clusters: int | None, seed: int
+) -> RowSource:
+    """Return the generator that ``data generate --like`` names."""
+    if like == "higgs":
+        if features is not None or clusters is not None:
+            raise UsageError("--features and --clusters belong to --like gaussian")
+        return HiggsLike(rows, seed)
+    if like == "gaussian":
+        return GaussianMixture(rows, features or 25, clusters or 5, seed)
+    raise UsageError(f"there is no generator {like!r}; known: higgs, gaussian")
+
+
+def source_of(asked: dict[str, Any]) -> RowSource:
+    """Open the source that an import or generation job asked for."""
+    if asked["kind"] == "generate":
+        options = {k: asked[k] for k in ("like", "rows", "features", "clusters", "seed")}
+        return open_generator(**options)
+    return open_source(
+        [Path(f) for f in asked["files"]],
+        asked["format"],
+        label=asked["label"],
+        drop=asked["drop"],
+        header=asked["header"],
+        drop_invalid=asked["drop_invalid"],
+    )
+
+
+def make_data_set(
+    ws: Workspace, name: str, asked: dict[str, Any], progress: Progress, job: int | None = None
+) -> dict[str, Any]:
+    """Import or generate the data set ``name`` and enter it in the ledger; return a summary.
+
+    Everything that can be refused is refused before a job is recorded. job: one to repeat.
+    """
+    ws.check_name("data set", name)
+    ledger = ws.ledger
+    with ws.lock(f"{asked['kind']} of data set {name}"):
+        ws.check_name("data set", name)
+        source = source_of(asked)
+        if job is None:
+            job = ledger.begin_job(asked["kind"], {"name": name, **asked})
+        else:
+            ledger.restart_job(job)
+        path = ws.data_path(name)
+        attrs = {"name": name, "generation": GENERATION, "created": now()}
+        with ledger.failing(job), ledger.step(job, "import"):
+            done = ingest.import_rows(
+                source, path, ledger.salt, attrs, cells=asked["cells"], progress=progress
+            )
+        data = done.data_set
+        summary = {
+            "job": job,
+            "data": name,
+            "rows": done.rows,
+            "dropped": done.dropped,
+            "features": data.features,
+            "label": data.label_name,
+            "cells": data.cells,
+            "capacity": data.capacity,
+        }
+        with ledger.transaction():
+            ledger.run(
+                "INSERT INTO data_sets VALUES (?, ?, ?, ?, ?, ?)",
+                name,
+                GENERATION,
+                ws.relative(path),
+                done.rows,
+                now(),
+                json.dumps({**summary, "source": source.provenance}),
+            )
+            ledger.event("data set", {"name": name, "rows": done.rows})
+            ledger.end_job(job, "done", summary)
+    return summary
+
+
+def describe_data_set(ws: Workspace, name: str) -> dict[str, Any]:
+    """Return what ``data show`` tells: shape, source, live rows, models trained on it."""
+    row = ws.ledger.data_set(name)
+    detail = json.loads(row["detail"])
+    models = ws.ledger.rows("SELECT name FROM models WHERE data_set = ? ORDER BY name", name)
+    path = ws.root / row["folder"]
+    return {
+        **{k: v for k, v in detail.items() if k not in ("job", "rows")},
+        "generation": row["generation"],
+        "rows_imported": detail["rows"],
+        "rows": row["rows"],
+        "created": row["created"],
+        "path": row["folder"],
+        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
+        "models": [m["name"] for m in models],
+    }

@@ -1,0 +1,288 @@
+"""The ledger: one SQLite file, and its commit is the only commit (DESIGN 4.3).
+
+Only the driver process opens it. Unit ids stand in it in the clear while their request waits; the
+receipt's transaction removes them and leaves keyed hashes (``secure_delete`` zeroes what goes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..storage.schema import SCHEMA_VERSION
+from .errors import JobError, UsageError
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE data_sets (
+    name TEXT PRIMARY KEY, generation INTEGER NOT NULL, folder TEXT NOT NULL,
+    rows INTEGER NOT NULL, created TEXT NOT NULL, detail TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE models (
+    name TEXT PRIMARY KEY, data_set TEXT NOT NULL, generation INTEGER NOT NULL,
+    algorithm TEXT NOT NULL, settings TEXT NOT NULL, version INTEGER NOT NULL, rows INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE versions (
+    model TEXT NOT NULL, number INTEGER NOT NULL, folder TEXT NOT NULL, digest TEXT NOT NULL,
+    job INTEGER NOT NULL, created TEXT NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (model, number)
+) WITHOUT ROWID;
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
+    finished TEXT, asked TEXT NOT NULL, report TEXT NOT NULL
+);
+CREATE TABLE steps (
+    job INTEGER NOT NULL, name TEXT NOT NULL, started TEXT NOT NULL, finished TEXT,
+    PRIMARY KEY (job, name)
+) WITHOUT ROWID;
+CREATE TABLE requests (
+    id INTEGER PRIMARY KEY, data_set TEXT NOT NULL, unit INTEGER, unit_hash TEXT NOT NULL,
+    state TEXT NOT NULL, received TEXT NOT NULL, job INTEGER
+);
+CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash);
+CREATE INDEX requests_by_state ON requests (state);
+CREATE TABLE tombstones (
+    job INTEGER NOT NULL, data_set TEXT NOT NULL, cell INTEGER NOT NULL, slots BLOB NOT NULL,
+    erased TEXT, PRIMARY KEY (job, data_set, cell)
+) WITHOUT ROWID;
+CREATE TABLE erased_rows (
+    data_set TEXT NOT NULL, fingerprint BLOB NOT NULL, PRIMARY KEY (data_set, fingerprint)
+) WITHOUT ROWID;
+CREATE TABLE receipts (
+    id TEXT PRIMARY KEY, request INTEGER NOT NULL, job INTEGER NOT NULL, body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    hash TEXT NOT NULL
+);
+"""
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Ledger:
+    """An open ledger; use ``transaction`` for anything that writes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def create(cls, path: Path, salt: bytes) -> Ledger:
+        """Make a new ledger file."""
+        ledger = cls(_connect(path))
+        with ledger.transaction():
+            for statement in TABLES.split(";"):
+                ledger.run(statement)
+            ledger.run("INSERT INTO meta VALUES ('schema_version', ?)", str(SCHEMA_VERSION))
+            ledger.run("INSERT INTO meta VALUES ('salt', ?)", salt.hex())
+            ledger.event("workspace", {"schema_version": SCHEMA_VERSION})
+        return ledger
+
+    @classmethod
+    def open(cls, path: Path) -> Ledger:
+        """Open a ledger of this schema version; JobError for another."""
+        ledger = cls(_connect(path))
+        try:
+            version = ledger.value("SELECT value FROM meta WHERE key = 'schema_version'")
+        except sqlite3.DatabaseError as error:
+            ledger.close()
+            raise JobError(f"{path} is not a ledger ({error})") from error
+        if version is None or int(version) != SCHEMA_VERSION:
+            ledger.close()
+            newer = version is not None and int(version) > SCHEMA_VERSION
+            cure = "use the newer program that made it" if newer else "it can't be read"
+            raise JobError(
+                f"{path} has schema version {version}; this program reads {SCHEMA_VERSION}: {cure}"
+            )
+        return ledger
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def salt(self) -> bytes:
+        """The secret key of row placement and of pseudonyms: 16 bytes."""
+        return bytes.fromhex(self.value("SELECT value FROM meta WHERE key = 'salt'"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit everything inside at once, or nothing."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def run(self, statement: str, *values: Any) -> int:
+        """Execute a statement; return the last inserted row's id."""
+        return self._connection.execute(statement, values).lastrowid or 0
+
+    def run_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement once a row."""
+        self._connection.executemany(statement, rows)
+
+    def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        """Return a query's rows as dictionaries."""
+        cursor = self._connection.execute(query, values)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def row(self, query: str, *values: Any) -> dict[str, Any] | None:
+        """Return the first row of a query, if any."""
+        found = self.rows(query, *values)
+        return found[0] if found else None
+
+    def value(self, query: str, *values: Any) -> Any:
+        """Return the first value of the first row of a query, or None."""
+        row = self._connection.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def event(self, kind: str, body: dict[str, Any]) -> None:
+        """Append to the hash-chained log; call inside a transaction."""
+        before = self.value("SELECT hash FROM events ORDER BY id DESC LIMIT 1") or ""
+        at, text = now(), json.dumps(body, sort_keys=True)
+        chained = chain_hash(before, at, kind, text)
+        self.run(
+            "INSERT INTO events (at, kind, body, hash) VALUES (?, ?, ?, ?)", at, kind, text, chained
+        )
+
+    def begin_job(self, kind: str, asked: dict[str, Any]) -> int:
+        """Record a job as running, with what was asked for; return its id."""
+        with self.transaction():
+            return self.insert_job(kind, asked)
+
+    def insert_job(self, kind: str, asked: dict[str, Any]) -> int:
+        """``begin_job`` inside a transaction."""
+        job = self.run(
+            "INSERT INTO jobs (kind, state, created, asked, report) "
+            "VALUES (?, 'running', ?, ?, '{}')",
+            kind,
+            now(),
+            json.dumps(asked),
+        )
+        self.event("job", {"job": job, "kind": kind, "state": "running"})
+        return job
+
+    def restart_job(self, job: int) -> None:
+        """Record that an interrupted job runs again."""
+        with self.transaction():
+            self.run("UPDATE jobs SET state = 'running' WHERE id = ?", job)
+            self.event("job", {"job": job, "state": "running"})
+
+    def report_job(self, job: int, report: dict[str, Any]) -> None:
+        """Keep what a running job has to tell so far; call inside a transaction."""
+        self.run("UPDATE jobs SET report = ? WHERE id = ?", json.dumps(report), job)
+
+    @contextmanager
+    def step(self, job: int, name: str) -> Iterator[None]:
+        """Record a step before it starts and after it ends; steps are safe to repeat."""
+        with self.transaction():
+            self.run("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, NULL)", job, name, now())
+        yield
+        with self.transaction():
+            self.run("UPDATE steps SET finished = ? WHERE job = ? AND name = ?", now(), job, name)
+
+    @contextmanager
+    def failing(self, job: int) -> Iterator[None]:
+        """Close the job as failed if the block raises an error (not if the process is killed)."""
+        try:
+            yield
+        except Exception as error:
+            with self.transaction():
+                self.end_job(job, "failed", {"error": str(error)})
+            raise
+
+    def end_job(self, job: int, state: str, report: dict[str, Any]) -> None:
+        """Close a job; call inside a transaction."""
+        self.run(
+            "UPDATE jobs SET state = ?, finished = ?, report = ? WHERE id = ?",
+            state,
+            now(),
+            json.dumps(report),
+            job,
+        )
+        self.event("job", {"job": job, "state": state})
+
+    def data_set(self, name: str) -> dict[str, Any]:
+        """Return a data set's row; UsageError naming those there are."""
+        found = self.row("SELECT * FROM data_sets WHERE name = ?", name)
+        if found is None:
+            raise UsageError(_unknown("data set", name, self._names("data_sets")))
+        return found
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return a model's row joined with its current version; UsageError if unknown."""
+        found = self.row(
+            "SELECT m.*, v.folder, v.digest, v.created FROM models m JOIN versions v "
+            "ON v.model = m.name AND v.number = m.version WHERE m.name = ?",
+            name,
+        )
+        if found is None:
+            raise UsageError(_unknown("model", name, self._names("models")))
+        return found
+
+    def _names(self, table: str) -> list[str]:
+        return [r["name"] for r in self.rows(f"SELECT name FROM {table} ORDER BY name")]
+
+    def job(self, job: int) -> dict[str, Any]:
+        """Return a job's row with its steps; UsageError if unknown."""
+        found = self.row("SELECT * FROM jobs WHERE id = ?", job)
+        if found is None:
+            raise UsageError(f"there is no job {job}; expunge job list shows them")
+        found["steps"] = self.rows(
+            "SELECT name, started, finished FROM steps WHERE job = ? ORDER BY started", job
+        )
+        found["asked"] = json.loads(found["asked"])
+        found["report"] = json.loads(found["report"])
+        return found
+
+    def check_nothing_pending(self, data_set: str | None = None) -> None:
+        """JobError if an interrupted job must be resumed before rows may be read."""
+        pending = self.row(
+            "SELECT job, data_set FROM tombstones WHERE erased IS NULL"
+            + ("" if data_set is None else " AND data_set = ?")
+            + " LIMIT 1",
+            *([] if data_set is None else [data_set]),
+        )
+        if pending is not None:
+            raise JobError(
+                f"job {pending['job']} has committed deletions from {pending['data_set']} that are "
+                f"not erased yet: run expunge job resume {pending['job']} first"
+            )
+
+    def truncate_log(self) -> None:
+        """Fold the write-ahead log into the file and empty it, so that no old page stays."""
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def chain_hash(before: str, at: str, kind: str, body: str) -> str:
+    """Return the hash of an event that follows the event with hash ``before``."""
+    return hashlib.sha256("\n".join([before, at, kind, body]).encode()).hexdigest()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # The driver's threads may take turns with the connection; it is never used by two at once.
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+        try:
+            connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise JobError(f"{path} can't be opened as a ledger ({error})") from error
+    return connection
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    there = ", ".join(known) if known else "none yet"
+    return f"there is no {what} named {name!r}; known: {there}"

@@ -1,0 +1,114 @@
+"""The first two steps of a deletion job: which rows, where they are, what they hold.
+
+The tasks touch the cells of the wanted units only; each returns the rows to delete and what the
+cell's statistics will be without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline.quantized import Removed
+from ..storage.cells import cell_of, hash_units
+from ..storage.dataset import CellStatistics, DataSet
+from ..storage.erase import measure_cell
+from .fold import Fold, split_cells
+from .train_kmeans import run_ordinals
+
+CELL_SECONDS = 0.01
+"""One thread's rough time to find and read some rows of a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRows:
+    """The rows of one cell that are to be deleted."""
+
+    cell: int
+    slots: NDArray[np.int64]
+    """(m,) ascending."""
+    units: NDArray[np.int64]
+    ordinals: NDArray[np.int64]
+    x: NDArray[np.float32]
+    """(m, features)"""
+    statistics: CellStatistics
+    """Of the cell without these rows (one row)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherTask:
+    """The wanted units of some cells, and those cells' statistics as they stand."""
+
+    data_set: DataSet
+    wanted: dict[int, NDArray[np.int64]]
+    statistics: dict[int, CellStatistics]
+
+
+def gather_cells(task: GatherTask) -> list[CellRows]:
+    """Read the units of some cells and just the rows that are to be deleted."""
+    found = []
+    for cell, wanted in task.wanted.items():
+        units = task.data_set.read_units(cell)
+        slots = np.flatnonzero(np.isin(units, wanted)).astype(np.int64)
+        if not len(slots):
+            continue
+        x = task.data_set.read_slots(cell, slots)
+        statistics = task.statistics[cell].without(0, x)
+        if statistics is None:
+            statistics = measure_cell(task.data_set, cell, without=slots)
+        found.append(CellRows(cell, slots, units[slots], run_ordinals(units)[slots], x, statistics))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All rows of one data set that a job deletes."""
+
+    data_set: DataSet
+    statistics: CellStatistics
+    """Of all cells, as they will be."""
+    parts: tuple[CellRows, ...]
+
+    @property
+    def removed(self) -> Removed:
+        """The rows as the models take them."""
+        features = self.data_set.features
+        none = np.empty(0, np.int64)
+        return Removed(
+            np.concatenate([none, *(p.units for p in self.parts)]),
+            np.concatenate([none, *(p.ordinals for p in self.parts)]),
+            np.concatenate([np.empty((0, features), np.float32), *(p.x for p in self.parts)]),
+        )
+
+    @property
+    def slots(self) -> dict[int, NDArray[np.int64]]:
+        """The deleted slots by cell."""
+        return {p.cell: p.slots for p in self.parts}
+
+
+def wanted_cells(
+    data_set: DataSet, units: NDArray[np.int64], salt: bytes
+) -> dict[int, NDArray[np.int64]]:
+    """Return the wanted units by the cell in which they live."""
+    cells = cell_of(hash_units(units, salt), data_set.cells)
+    return {int(c): units[cells == c] for c in np.unique(cells)}
+
+
+def gather(data_set: DataSet, units: NDArray[np.int64], salt: bytes, fold: Fold) -> Gathered:
+    """Read the rows of these units; nothing is written anywhere."""
+    statistics = data_set.statistics()
+    wanted = wanted_cells(data_set, units, salt)
+    tasks = []
+    for cells in split_cells(list(wanted), len(wanted) * CELL_SECONDS, fold.workers):
+        here = {c: statistics.at(np.array([c])) for c in cells}
+        tasks.append(GatherTask(data_set, {c: wanted[c] for c in cells}, here))
+    parts: list[CellRows] = fold(gather_cells, tasks, _joined)
+    cells_hit = np.array([p.cell for p in parts], np.int64)
+    after = statistics.replaced(cells_hit, [p.statistics for p in parts])
+    return Gathered(data_set, after, tuple(parts))
+
+
+def _joined(one: list[CellRows], other: list[CellRows]) -> list[CellRows]:
+    return one + other

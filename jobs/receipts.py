@@ -1,0 +1,71 @@
+"""Receipts: one a request, naming the unit by its keyed hash only.
+
+What all requests of a job share (models, digests, counters, times) is the job's report, kept once;
+``receipt`` joins the two into the document that a requester gets.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .errors import UsageError
+from .ledger import Ledger, now
+
+RECEIPT_SCHEMA = 1
+STATEMENT = (
+    "All rows of this unit were deleted from the data set and from every model listed; each model "
+    "is bit for bit the one that training without them gives, and the rows' bytes were overwritten."
+)
+
+
+def issue(ledger: Ledger, job: int, report: dict[str, Any]) -> list[str]:
+    """Close the job: receipts, requests done, unit ids out of the ledger; one transaction."""
+    with ledger.transaction():
+        committed = ledger.job(job)["report"]["committed"]
+        erased = ledger.value("SELECT max(erased) FROM tombstones WHERE job = ?", job)
+        rows = ledger.rows("SELECT * FROM requests WHERE job = ? ORDER BY id", job)
+        names = [f"R{row['id']:08d}" for row in rows]
+        bodies = [
+            {
+                "receipt": name,
+                "request": row["id"],
+                "data": row["data_set"],
+                "unit_hash": row["unit_hash"],
+                "received": row["received"],
+                "issued": now(),
+            }
+            for name, row in zip(names, rows, strict=True)
+        ]
+        ledger.run_many(
+            "INSERT INTO receipts VALUES (?, ?, ?, ?)",
+            [(b["receipt"], b["request"], job, json.dumps(b)) for b in bodies],
+        )
+        ledger.run("UPDATE requests SET state = 'done', unit = NULL WHERE job = ?", job)
+        ledger.event("receipts", {"job": job, "receipts": len(names)})
+        ledger.end_job(job, "done", {**report, "committed": committed, "erased": erased})
+    return names
+
+
+def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
+    """Return a receipt as a requester gets it; UsageError if unknown."""
+    row = ledger.row("SELECT * FROM receipts WHERE id = ?", name)
+    if row is None:
+        raise UsageError(f"there is no receipt {name!r}; expunge receipt list shows them")
+    job = ledger.job(row["job"])
+    return {
+        "schema": RECEIPT_SCHEMA,
+        **json.loads(row["body"]),
+        "statement": STATEMENT,
+        "job": {
+            **job["report"],
+            "started": job["created"],
+            "finished": job["finished"],
+            "steps": job["steps"],
+        },
+    }
+
+
+def receipts(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return all receipts, a line each."""
+    return [json.loads(r["body"]) for r in ledger.rows("SELECT body FROM receipts ORDER BY id")]

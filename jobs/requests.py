@@ -1,0 +1,148 @@
+"""Deletion requests: one a unit, since a request is one person's wish.
+
+Asking twice is one request; asking for what is erased already is no request. Both are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..storage.cells import cell_of, hash_units, pseudonym
+from ..storage.dataset import DataSet
+from .errors import UsageError
+from .ledger import Ledger, now
+from .workspace import Workspace
+
+MAX_UNIT = (1 << 63) - 1
+NAMED = 5
+"""How many offending ids an error names."""
+
+
+def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
+    """Return unit ids from texts, one each; UsageError naming the place of the first bad one."""
+    units = []
+    for number, text in enumerate(texts, start=1):
+        stripped = text.strip()
+        if not stripped:
+            continue
+        if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > MAX_UNIT:
+            raise UsageError(
+                f"{where} {number}: {stripped[:40]!r} is not a unit id; ids are whole numbers from 0"
+            )
+        units.append(int(stripped))
+    if not units:
+        raise UsageError("no unit id was given")
+    return np.array(units, np.int64)
+
+
+def read_units_file(path: Path) -> NDArray[np.int64]:
+    """Return the unit ids of a text file, one a line."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return parse_units(lines, f"{path}, line")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file of unit ids, one a line") from error
+
+
+def sampled_units(ws: Workspace, data: str, rate: float, seed: int) -> NDArray[np.int64]:
+    """Return round(rate n) random live units of a data set, none twice.
+
+    The choice is a function of the live units and the seed alone: the lowest keyed hashes.
+    """
+    if not 0.0 < rate <= 1.0:
+        raise UsageError(f"--sample is {rate}; it must lie above 0 and at most at 1")
+    data_set = DataSet.open(ws.root / ws.ledger.data_set(data)["folder"])
+    key = seed.to_bytes(16, "little", signed=True)
+    live = [np.unique(data_set.read_units(cell)) for cell in range(data_set.cells)]
+    units = np.concatenate([part[part >= 0] for part in live])
+    if round(rate * len(units)) == 0:
+        raise UsageError(f"--sample {rate} of {len(units)} units is none; raise the rate")
+    order = np.argsort(hash_units(units, key), kind="stable")
+    chosen: NDArray[np.int64] = units[order[: round(rate * len(units))]]
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Which of some units a data set holds."""
+
+    live: NDArray[np.int64]
+    missing: NDArray[np.int64]
+
+
+def find_units(data_set: DataSet, units: NDArray[np.int64], salt: bytes) -> Known:
+    """Look units (ascending, different) up in the cells that their hashes name."""
+    cells = cell_of(hash_units(units, salt), data_set.cells)
+    found = np.zeros(len(units), np.bool_)
+    for cell in np.unique(cells):
+        here = cells == cell
+        found[here] = np.isin(units[here], data_set.read_units(int(cell)))
+    return Known(units[found], units[~found])
+
+
+def forget(
+    ws: Workspace, data: str, units: NDArray[np.int64], missing: str = "error"
+) -> dict[str, Any]:
+    """Queue one request a unit; return counts of what became of them.
+
+    missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
+    """
+    if missing not in ("error", "ignore"):
+        raise UsageError(f"--missing is {missing!r}; it is error or ignore")
+    ledger = ws.ledger
+    row = ledger.data_set(data)
+    data_set = DataSet.open(ws.root / row["folder"])
+    salt = ledger.salt
+    asked = np.unique(units)
+    names = {int(u): pseudonym(int(u), salt) for u in asked}
+    with ledger.transaction():
+        states = _states(ledger, data, names.values())
+        fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
+        known = find_units(data_set, fresh, salt)
+        if len(known.missing) and missing == "error":
+            shown = ", ".join(map(str, known.missing[:NAMED].tolist()))
+            more = f" and {len(known.missing) - NAMED} more" if len(known.missing) > NAMED else ""
+            raise UsageError(
+                f"data set {data} has no unit {shown}{more}; nothing was queued "
+                "(--missing ignore skips unknown units)"
+            )
+        received = now()
+        ledger.run_many(
+            "INSERT INTO requests (data_set, unit, unit_hash, state, received) "
+            "VALUES (?, ?, ?, 'queued', ?)",
+            [(data, u, names[u], received) for u in known.live.tolist()],
+        )
+        ledger.event("forget", {"data": data, "requests": len(known.live)})
+    erased = sum(state == "done" for state in states.values())
+    return {
+        "data": data,
+        "queued": len(known.live),
+        "repeated": len(units) - len(asked),
+        "already_requested": len(states) - erased,
+        "already_erased": erased,
+        "missing": len(known.missing),
+    }
+
+
+def _states(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str, str]:
+    """The state of every request that there is for these units."""
+    wanted: Sequence[str] = list(hashes)
+    states = {}
+    for i in range(0, len(wanted), 500):
+        part = wanted[i : i + 500]
+        marks = ",".join("?" * len(part))
+        for row in ledger.rows(
+            f"SELECT unit_hash, state FROM requests WHERE data_set = ? AND unit_hash IN ({marks})",
+            data,
+            *part,
+        ):
+            states[row["unit_hash"]] = row["state"]
+    return states

@@ -1,0 +1,34 @@
+"""``job resume``: every kind of interrupted job ends as if it had not been interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .deletion import resume_deletion
+from .errors import UsageError
+from .fold import Fold
+from .importing import make_data_set
+from .training import train
+from .workspace import Workspace
+
+RESUMABLE = ("interrupted", "unverified")
+
+
+def resume(
+    ws: Workspace,
+    job: int,
+    fold: Fold,
+    progress: Callable[[str, float | None], None],
+) -> dict[str, Any]:
+    """Finish job ``job``; UsageError if it is not interrupted."""
+    with ws.lock(f"resuming job {job}"):
+        row = ws.ledger.job(job)
+        if row["state"] not in RESUMABLE:
+            raise UsageError(f"job {job} is {row['state']}: there is nothing to resume")
+        if row["kind"] == "deletion":
+            return resume_deletion(ws, job, fold, lambda what: progress(what, None))
+    asked = dict(row["asked"])
+    if row["kind"] == "train":
+        return train(ws, asked.pop("model"), asked, fold, lambda what: progress(what, None), job)
+    return make_data_set(ws, asked.pop("name"), asked, progress, job)

@@ -1,0 +1,99 @@
+"""Verification of a model against a retrain from the rows on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline import quantized
+from ..storage.dataset import CellStatistics, DataSet
+from ..storage.erase import measure_cell
+from ..storage.versions import digest, read_version
+from .fold import Fold, split_cells
+from .kmeans_arrays import settings_from_json, to_arrays
+from .train_kmeans import StoredPasses, warm_up
+from .workspace import Workspace
+
+MEASURE_RATE = 5e8
+"""Values whose extremes a thread finds in a second, roughly."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def verify_against_retrain(
+    ws: Workspace, model: str, fold: Fold, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Train anew on the rows that are stored and compare every array of the digest.
+
+    The retrain gets the model's resolved settings from the ledger and opens no array of the model.
+    """
+    ledger = ws.ledger
+    with ws.lock(f"verification of model {model}"):
+        row = ledger.model(model)
+        ledger.check_nothing_pending(row["data_set"])
+        data_set = DataSet.open(ws.root / ledger.data_set(row["data_set"])["folder"])
+        settings = settings_from_json(json.loads(row["settings"]))
+        progress("measuring cells")
+        statistics = measure(data_set, fold)
+        warm_up(data_set, fold)
+        started = perf_counter()
+        passes = StoredPasses(data_set, statistics, fold, progress=progress)
+        record = quantized.fit(passes, settings)
+        retrained = {n: a.values for n, a in to_arrays(record, settings).items()}
+        seconds = perf_counter() - started
+        found, _ = read_version(ws.root / row["folder"])
+    model_digest, retrained_digest = digest(found), digest(retrained)
+    exact = model_digest == retrained_digest == row["digest"]
+    return {
+        "model": model,
+        "against": "retrain",
+        "exact": exact,
+        "model_digest": model_digest,
+        "retrained_digest": retrained_digest,
+        "ledger_digest": row["digest"],
+        "max_abs_difference": _difference(found, retrained),
+        "differing": sorted(n for n in {*found, *retrained} if not _same(found, retrained, n)),
+        "rows": record.extent.rows,
+        "empty": record.empty,
+        "passes": passes.passes,
+        "retrain_seconds": seconds,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasureTask:
+    data_set: DataSet
+    cells: tuple[int, ...]
+
+
+def _measure_cells(task: _MeasureTask) -> CellStatistics:
+    return CellStatistics.join([measure_cell(task.data_set, c) for c in task.cells])
+
+
+def measure(data_set: DataSet, fold: Fold) -> CellStatistics:
+    """Return the statistics of all cells from their rows: the stored ones are not believed."""
+    cells = range(data_set.cells)
+    seconds = data_set.cells * data_set.capacity * data_set.features / MEASURE_RATE
+    tasks = [_MeasureTask(data_set, part) for part in split_cells(cells, seconds, fold.workers)]
+    return fold(_measure_cells, tasks, lambda one, other: CellStatistics.join([one, other]))
+
+
+def _same(one: Arrays, other: Arrays, name: str) -> bool:
+    if name not in one or name not in other:
+        return False
+    a, b = one[name], other[name]
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _difference(one: Arrays, other: Arrays) -> float | None:
+    """The largest difference of final centroids in scaled units; None where they can't be paired."""
+    a, b = one.get("quantized_centroids"), other.get("quantized_centroids")
+    if a is None or b is None or a.shape[1:] != b.shape[1:] or len(a) != len(b):
+        return None
+    return float(np.abs(a[-1].astype(float) - b[-1]).max()) if len(a) else 0.0

@@ -1,0 +1,173 @@
+"""The workspace: a folder with data sets, models, the ledger and one lock."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from ..storage import files
+from .errors import JobError, LockedError, UsageError
+from .ledger import Ledger, now
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Workspace:
+    """An open workspace; a context manager that closes the ledger."""
+
+    def __init__(self, root: Path, ledger: Ledger) -> None:
+        self.root = root
+        self.ledger = ledger
+
+    @classmethod
+    def create(cls, root: Path) -> Self:
+        """Make a workspace in a folder that is new or empty."""
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UsageError(f"{root} exists and is not an empty folder; name another")
+        root.mkdir(parents=True, exist_ok=True)
+        for name in ("data", "models", "spill"):
+            (root / name).mkdir()
+        ledger = Ledger.create(root / "ledger.sqlite", secrets.token_bytes(16))
+        files.sync_folder(root)
+        return cls(root, ledger)
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Open an existing workspace."""
+        if not (root / "ledger.sqlite").is_file():
+            raise UsageError(f"{root} is not a workspace: make one with expunge init {root}")
+        return cls(root, Ledger.open(root / "ledger.sqlite"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ledger.close()
+
+    @contextmanager
+    def spill_folder(self) -> Iterator[Path]:
+        """Yield a new folder for what does not fit in workers' memory: plain rows may lie there.
+
+        It is swept at the end, or, after a crash, when the workspace's lock is taken next: as long
+        as this process lives, it holds a lock beside the folder.
+        """
+        folder = self.root / "spill" / secrets.token_hex(4)
+        lock = folder.with_suffix(".lock")
+        with lock.open("a") as file:
+            _lock_now(file)
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                files.sweep(folder)
+                lock.unlink()
+
+    def data_path(self, name: str) -> Path:
+        """The folder of a data set."""
+        return self.root / "data" / f"{name}.zarr"
+
+    def new_version_path(self, model: str, number: int) -> Path:
+        """A folder name for a model version that was never used before."""
+        folder = self.root / "models" / model
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"v{number:06d}-{secrets.token_hex(4)}.zarr"
+
+    def relative(self, path: Path) -> str:
+        """A path below the workspace, as the ledger keeps it."""
+        return str(path.relative_to(self.root))
+
+    @contextmanager
+    def lock(self, purpose: str) -> Iterator[None]:
+        """Hold the workspace alone; LockedError at once, saying who holds it since when.
+
+        The kernel lets go of a dead holder's lock, so there is nothing to clean up after a crash.
+        Garbage of crashed jobs is swept when the lock is taken.
+        """
+        with (self.root / "lock").open("a+") as file:
+            if not _lock_now(file):
+                raise LockedError(_held_by(file.name))
+            holder = {
+                "purpose": purpose,
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": now(),
+            }
+            file.truncate(0)
+            file.write(json.dumps(holder))
+            file.flush()
+            try:
+                self._mark_interrupted()
+                self.sweep_garbage()
+                yield
+            finally:
+                file.truncate(0)
+
+    def _mark_interrupted(self) -> None:
+        """Whoever gets the lock knows that every job still said to run has lost its driver."""
+        with self.ledger.transaction():
+            self.ledger.run("UPDATE jobs SET state = 'interrupted' WHERE state = 'running'")
+
+    def sweep_garbage(self) -> list[str]:
+        """Remove whatever the ledger does not name: partial imports, crashed and retired versions.
+
+        Call with the lock held; returns the folders that were removed.
+        """
+        ledger = self.ledger
+        named = {r["folder"] for r in ledger.rows("SELECT folder FROM data_sets")}
+        named |= {
+            r["folder"] for r in ledger.rows("SELECT folder FROM versions WHERE state = 'live'")
+        }
+        found = [*(self.root / "data").glob("*"), *(self.root / "models").glob("*/*")]
+        garbage = [p for p in found if self.relative(p) not in named]
+        for path in garbage:
+            files.sweep(path.with_name(path.name.removesuffix(".swept")))
+            if path.exists():
+                files.sweep(path)
+        for path in (self.root / "spill").glob("*.lock"):
+            with path.open("a") as file:
+                if _lock_now(file):
+                    files.sweep(path.with_suffix(""))
+                    path.unlink()
+        return [self.relative(p) for p in garbage]
+
+    def check_name(self, kind: str, name: str) -> None:
+        """UsageError unless a new data set or model may be called so."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} can't be the name of a {kind}: use letters, digits, '.', '_' and '-'"
+            )
+        table = "data_sets" if kind == "data set" else "models"
+        if self.ledger.row(f"SELECT name FROM {table} WHERE name = ?", name) is not None:
+            raise JobError(f"there is a {kind} named {name!r} already; choose another name")
+
+
+def _lock_now(file: IO[str]) -> bool:
+    """Take a file's lock unless another process has it; the kernel lets go of a dead one's."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _held_by(lock: str) -> str:
+    try:
+        holder = json.loads(Path(lock).read_text())
+        who = f"{holder['purpose']}, process {holder['pid']} on {holder['host']}"
+        return f"the workspace is in use by {who}, since {holder['since']}; try again later"
+    except (json.JSONDecodeError, KeyError, OSError):
+        return "the workspace is in use by another process; try again later"

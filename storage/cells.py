@@ -1,0 +1,113 @@
+"""Where a row lives: a keyed hash of its unit id gives the cell, the order inside follows the hash.
+
+A row's cell depends on its unit id and the salt alone, never on other rows or on the number of
+workers; the salt is secret, since ids of low entropy could be guessed from the order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import ceil, log2
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .errors import BadInputError
+
+FINE_BITS = 16
+"""Cells are counted at this resolution while the rows stream by."""
+MAX_CELLS = 1 << FINE_BITS
+LEAST_CELLS = 16
+CELL_BYTES = 4_500_000
+"""Aim for the size of a cell's features."""
+MAX_CELL_BYTES = 16 << 20
+
+
+@njit(cache=True, inline="always")
+def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+    u64 = np.uint64
+    v0 = v0 + v1
+    v1 = ((v1 << u64(13)) | (v1 >> u64(51))) ^ v0
+    v0 = (v0 << u64(32)) | (v0 >> u64(32))
+    v2 = v2 + v3
+    v3 = ((v3 << u64(16)) | (v3 >> u64(48))) ^ v2
+    v0 = v0 + v3
+    v3 = ((v3 << u64(21)) | (v3 >> u64(43))) ^ v0
+    v2 = v2 + v1
+    v1 = ((v1 << u64(17)) | (v1 >> u64(47))) ^ v2
+    v2 = (v2 << u64(32)) | (v2 >> u64(32))
+    return v0, v1, v2, v3
+
+
+@njit(cache=True, nogil=True)
+def _siphash(units, k0, k1, out):  # type: ignore[no-untyped-def]
+    """SipHash-2-4 (Aumasson and Bernstein 2012) of 8-byte little-endian messages."""
+    last = np.uint64(8) << np.uint64(56)
+    for i in range(units.size):
+        m = np.uint64(units[i])
+        v0 = k0 ^ np.uint64(0x736F6D6570736575)
+        v1 = k1 ^ np.uint64(0x646F72616E646F6D)
+        v2 = k0 ^ np.uint64(0x6C7967656E657261)
+        v3 = k1 ^ np.uint64(0x7465646279746573)
+        v3 ^= m
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= m
+        v3 ^= last
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= last
+        v2 ^= np.uint64(0xFF)
+        for _ in range(4):
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        out[i] = v0 ^ v1 ^ v2 ^ v3
+
+
+def hash_units(units: NDArray[np.int64], salt: bytes) -> NDArray[np.uint64]:
+    """Return the keyed 64-bit hash of each unit id; salt is 16 secret bytes."""
+    if len(salt) != 16:
+        raise BadInputError(f"the salt has {len(salt)} bytes; 16 are needed")
+    key = np.frombuffer(salt, "<u8")
+    out = np.empty(len(units), np.uint64)
+    _siphash(np.ascontiguousarray(units), key[0], key[1], out)
+    return out
+
+
+def pseudonym(unit: int, salt: bytes) -> str:
+    """Return the keyed 128-bit hash (hex) by which ledger and receipts name a unit."""
+    message = b"unit" + int(unit).to_bytes(8, "little")
+    return hashlib.blake2b(message, key=salt, digest_size=16).hexdigest()
+
+
+def fingerprints(x: NDArray[np.float32], salt: bytes) -> list[bytes]:
+    """Return the keyed 128-bit hash of each row x (n, features): tells rows alike, not what they are."""
+    rows = np.ascontiguousarray(x) + np.float32(0)
+    return [
+        hashlib.blake2b(b"row" + row.tobytes(), key=salt, digest_size=16).digest() for row in rows
+    ]
+
+
+def cell_of(hashes: NDArray[np.uint64], cells: int) -> NDArray[np.int64]:
+    """Return the cell of each hash: its top log2(cells) bits."""
+    bits = cells.bit_length() - 1
+    if bits == 0:
+        return np.zeros(len(hashes), np.int64)
+    return (hashes >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def hash_order(hashes: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the order of rows in a cell: by hash, then unit, then as they came."""
+    return np.lexsort((units, hashes))
+
+
+def choose_cells(rows: int, features: int) -> int:
+    """Return how many cells a data set gets: a power of two, about 4.5 MB a cell, at least 16."""
+    wanted = rows * features * 4 / CELL_BYTES
+    return min(MAX_CELLS, max(LEAST_CELLS, 1 << ceil(log2(max(1.0, wanted)))))
+
+
+def check_cells(cells: int) -> None:
+    """Raise BadInputError unless a user's number of cells is a power of two in range."""
+    if not (1 <= cells <= MAX_CELLS and cells & (cells - 1) == 0):
+        raise BadInputError(f"{cells} cells; a power of two from 1 to {MAX_CELLS} is needed")

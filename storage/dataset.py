@@ -1,0 +1,206 @@
+"""A stored data set: one Zarr group of hash-ordered cells (DESIGN 4.1).
+
+Arrays: ``x`` (cell, slot, feature) float32, ``y`` (cell, slot) where there are labels, ``unit``
+(cell, slot) int64 with -1 for empty or erased slots; per cell and feature ``minimum``, ``maximum``
+and how often each occurs; ``live`` (cell,) rows. One chunk a cell for the row arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from . import files
+from .errors import CorruptError, MissingError
+from .schema import SCHEMA_VERSION, ArraySpec, chunk_path
+
+STATISTICS = ("minimum", "maximum", "minimum_count", "maximum_count", "live")
+
+
+@dataclass(frozen=True, slots=True)
+class CellStatistics:
+    """Extremes of cells: one row a cell."""
+
+    minimum: NDArray[np.float32]
+    """(cells, features); +inf where a cell has no row."""
+    maximum: NDArray[np.float32]
+    """(cells, features); -inf where a cell has no row."""
+    minimum_count: NDArray[np.int64]
+    """(cells, features) rows that have the minimum."""
+    maximum_count: NDArray[np.int64]
+    """(cells, features) rows that have the maximum."""
+    live: NDArray[np.int64]
+    """(cells,) live rows."""
+
+    @classmethod
+    def of_rows(cls, x: NDArray[np.float32]) -> Self:
+        """Return the statistics of one cell's live rows x (n, features)."""
+        if not len(x):
+            infinite = np.full((1, x.shape[1]), np.inf, np.float32)
+            zero = np.zeros((1, x.shape[1]), np.int64)
+            return cls(infinite, -infinite, zero, zero, np.zeros(1, np.int64))
+        low, high = x.min(axis=0), x.max(axis=0)
+        return cls(
+            low[np.newaxis],
+            high[np.newaxis],
+            np.count_nonzero(x == low, axis=0)[np.newaxis].astype(np.int64),
+            np.count_nonzero(x == high, axis=0)[np.newaxis].astype(np.int64),
+            np.array([len(x)], np.int64),
+        )
+
+    def without(self, cell: int, removed: NDArray[np.float32]) -> Self | None:
+        """Return one cell's statistics less some rows; None if an extreme's last row goes."""
+        low, high = self.minimum[cell], self.maximum[cell]
+        low_count = self.minimum_count[cell] - np.count_nonzero(removed == low, axis=0)
+        high_count = self.maximum_count[cell] - np.count_nonzero(removed == high, axis=0)
+        if not (low_count.all() and high_count.all()):
+            return None
+        live = self.live[cell] - len(removed)
+        return type(self)(
+            low[np.newaxis],
+            high[np.newaxis],
+            low_count[np.newaxis],
+            high_count[np.newaxis],
+            np.array([live], np.int64),
+        )
+
+    @staticmethod
+    def join(parts: Sequence[CellStatistics]) -> CellStatistics:
+        """Return the cells of all parts, in order."""
+        return CellStatistics(
+            *(np.concatenate([getattr(p, name) for p in parts]) for name in STATISTICS)
+        )
+
+    def at(self, cells: NDArray[np.int64]) -> CellStatistics:
+        """Return the statistics of some cells."""
+        return CellStatistics(*(getattr(self, name)[cells] for name in STATISTICS))
+
+    def replaced(self, cells: NDArray[np.int64], rows: list[CellStatistics]) -> CellStatistics:
+        """Return a copy in which some cells' rows are exchanged."""
+        if not rows:
+            return self
+        new = CellStatistics.join(rows)
+        arrays = [getattr(self, name).copy() for name in STATISTICS]
+        for name, array in zip(STATISTICS, arrays, strict=True):
+            array[cells] = getattr(new, name)
+        return CellStatistics(*arrays)
+
+
+def data_set_specs(
+    cells: int, capacity: int, features: int, label: np.dtype[Any] | None
+) -> dict[str, ArraySpec]:
+    """Return the arrays of a data set of ``cells`` cells with ``capacity`` slots each."""
+    f4, i8 = np.dtype("<f4"), np.dtype("<i8")
+    row, per_cell = ("cell", "slot"), (cells, features)
+    specs = {
+        "x": ArraySpec((*row, "feature"), (cells, capacity, features), f4, (1, capacity, features)),
+        "unit": ArraySpec(row, (cells, capacity), i8, (1, capacity), -1),
+        "live": ArraySpec(("cell",), (cells,), i8, (cells,)),
+    }
+    for name in STATISTICS[:4]:
+        dtype = i8 if name.endswith("count") else f4
+        specs[name] = ArraySpec(("cell", "feature"), per_cell, dtype, per_cell)
+    if label is not None:
+        specs["y"] = ArraySpec(row, (cells, capacity), label, (1, capacity))
+    return specs
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """An opened data set; cheap to make and to send to workers, holds no row."""
+
+    path: Path
+    cells: int
+    capacity: int
+    feature_names: tuple[str, ...]
+    label_name: str | None
+    label_dtype: str | None
+    attrs: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the group at ``path``; MissingError without it, CorruptError if it is another's."""
+        if not (path / "zarr.json").is_file():
+            raise MissingError(f"{path}: there is no data set here")
+        group = zarr.open_group(str(path), mode="r")
+        attrs = dict(group.attrs)
+        version = attrs.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise CorruptError(
+                f"{path}: data set of schema version {version}; this program reads {SCHEMA_VERSION}"
+            )
+        label = attrs["label_name"]
+        return cls(
+            path,
+            int(attrs["cells"]),  # type: ignore[arg-type]
+            int(attrs["capacity"]),  # type: ignore[arg-type]
+            tuple(attrs["feature_names"]),  # type: ignore[arg-type]
+            label,  # type: ignore[arg-type]
+            attrs["label_dtype"],  # type: ignore[arg-type]
+            attrs,
+        )
+
+    @property
+    def features(self) -> int:
+        return len(self.feature_names)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row's features."""
+        return 4 * self.features
+
+    def chunk(self, array: str, cell: int) -> Path:
+        """The file of one cell's chunk of ``x``, ``y`` or ``unit``."""
+        return chunk_path(self.path, array, cell, *([0, 0] if array == "x" else [0]))
+
+    def read_units(self, cell: int) -> NDArray[np.int64]:
+        """Return the unit of every slot of a cell: (capacity,)."""
+        units = np.empty(self.capacity, np.int64)
+        files.count_cell(self.path.name, cell)
+        files.read_into(self.chunk("unit", cell), units)
+        return units
+
+    def read_cell(self, cell: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return x of every slot of a cell (capacity, features), into ``out`` where given."""
+        if out is None:
+            out = np.empty((self.capacity, self.features), np.float32)
+        files.count_cell(self.path.name, cell)
+        files.read_into(self.chunk("x", cell), out)
+        return out
+
+    def read_slots(self, cell: int, slots: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return x of some slots (ascending) of a cell: (n, features); reads just these rows."""
+        out = np.empty((len(slots), self.features), np.float32)
+        files.count_cell(self.path.name, cell)
+        files.read_at(self.chunk("x", cell), slots * self.row_bytes, out)
+        return out
+
+    def statistics(self) -> CellStatistics:
+        """Return the extremes of all cells."""
+        arrays = []
+        for name, spec in self._specs().items():
+            if name in STATISTICS:
+                array = np.empty(spec.shape, spec.dtype)
+                files.read_into(chunk_path(self.path, name, *([0] * len(spec.shape))), array)
+                arrays.append((name, array))
+        found = dict(arrays)
+        return CellStatistics(*(found[name] for name in STATISTICS))
+
+    def write_statistics(self, cells: NDArray[np.int64], rows: CellStatistics) -> None:
+        """Overwrite some cells' statistics in place, and sync."""
+        for name in STATISTICS:
+            array: NDArray[Any] = getattr(rows, name)
+            path = chunk_path(self.path, name, *([0] * array.ndim))
+            width = array.itemsize * (array.shape[1] if array.ndim == 2 else 1)
+            files.write_at(path, cells * width, array)
+
+    def _specs(self) -> dict[str, ArraySpec]:
+        label = None if self.label_dtype is None else np.dtype(self.label_dtype)
+        return data_set_specs(self.cells, self.capacity, self.features, label)

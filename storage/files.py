@@ -1,0 +1,223 @@
+"""The one place where data and model files are opened: reads, writes and syncs, all counted.
+
+Counting happens where files are opened, so that a deletion's counters say what it touched and not
+what it meant to touch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CorruptError, MissingError
+
+
+@dataclass(slots=True)
+class Meter:
+    """What was read and written while the meter ran."""
+
+    files: int = 0
+    """Files opened."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    cells: set[tuple[str, int]] = field(default_factory=set)
+    """(data set folder's name, cell) of every cell of which anything was read."""
+
+    def add(self, other: Meter) -> None:
+        """Count another meter's readings too."""
+        self.files += other.files
+        self.bytes_read += other.bytes_read
+        self.bytes_written += other.bytes_written
+        self.cells |= other.cells
+
+
+_running: ContextVar[tuple[Meter, ...]] = ContextVar("expunge_meters", default=())
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Count what this thread reads and writes inside the block; meters may be nested."""
+    meter = Meter()
+    token = _running.set((*_running.get(), meter))
+    try:
+        yield meter
+    finally:
+        _running.reset(token)
+
+
+def absorb(readings: Meter) -> None:
+    """Add what was counted elsewhere, e.g. in a worker, to every running meter."""
+    for meter in _running.get():
+        meter.add(readings)
+
+
+def count(*, files: int = 0, read: int = 0, written: int = 0) -> None:
+    """Add to every running meter."""
+    for meter in _running.get():
+        meter.files += files
+        meter.bytes_read += read
+        meter.bytes_written += written
+
+
+def count_cell(data_set: str, cell: int) -> None:
+    """Note that something of a cell is read."""
+    for meter in _running.get():
+        meter.cells.add((data_set, cell))
+
+
+def read_into(path: Path, out: NDArray[np.generic]) -> None:
+    """Fill a contiguous array with the whole of a file, whose size must be the array's.
+
+    Raises MissingError without the file and CorruptError for another size.
+    """
+    view = out.data.cast("B")
+    with _opened(path, os.O_RDONLY) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size != len(view):
+            raise CorruptError(f"{path}: {size} bytes found, {len(view)} expected")
+        _read_all(descriptor, view, 0, path)
+    count(files=1, read=len(view))
+
+
+def read_at(path: Path, offsets: NDArray[np.int64], out: NDArray[np.generic]) -> None:
+    """Fill row i of a contiguous array with the file's bytes at offsets[i]; neighbours in one read."""
+    if not len(offsets):
+        return
+    view = out.data.cast("B")
+    width = len(view) // len(offsets)
+    with _opened(path, os.O_RDONLY) as descriptor:
+        for start, stop in runs(offsets, width):
+            _read_all(descriptor, view[start * width : stop * width], int(offsets[start]), path)
+    count(files=1, read=len(view))
+
+
+def write_at(path: Path, offsets: NDArray[np.int64], rows: NDArray[np.generic]) -> None:
+    """Overwrite the file's bytes at offsets[i] with row i, in place, and sync the file."""
+    if not len(offsets):
+        return
+    data = np.ascontiguousarray(rows)
+    view = data.data.cast("B")
+    width = len(view) // len(offsets)
+    with _opened(path, os.O_RDWR) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if int(offsets.max()) + width > size:
+            raise CorruptError(f"{path}: {size} bytes found, {int(offsets.max()) + width} needed")
+        for start, stop in runs(offsets, width):
+            _write_all(descriptor, view[start * width : stop * width], int(offsets[start]))
+        os.fsync(descriptor)
+    count(files=1, written=len(view))
+
+
+def write_new(path: Path, data: NDArray[np.generic] | bytes) -> None:
+    """Write a file that is not there yet, and sync it (not its folder)."""
+    whole = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
+    view = whole.data.cast("B")
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        _write_all(descriptor, view, 0)
+        os.fsync(descriptor)
+    count(files=1, written=len(view))
+
+
+def runs(offsets: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
+    """Return the index ranges (start, stop) in which each offset follows the last by ``width``."""
+    cuts = np.flatnonzero(np.diff(offsets) != width) + 1
+    edges = [0, *cuts.tolist(), len(offsets)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Make every file and every name below a folder durable."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            with _opened(Path(folder) / name, os.O_RDONLY) as descriptor:
+                os.fsync(descriptor)
+        sync_folder(Path(folder))
+
+
+def sweep(path: Path) -> None:
+    """Remove a folder for good: rename it away, zero what no other name links, unlink, sync.
+
+    A file that another version still links is only unlinked: its link count decides. Safe to
+    repeat, and does nothing where the folder is gone.
+    """
+    grave = path.with_name(f"{path.name}.swept")
+    if path.exists() and path != grave:
+        if grave.exists():
+            _remove(grave)
+        path.rename(grave)
+        sync_folder(path.parent)
+    if grave.exists():
+        _remove(grave)
+        sync_folder(path.parent)
+
+
+def _remove(tree: Path) -> None:
+    for folder, folders, names in os.walk(tree, topdown=False):
+        for name in names:
+            _zero(Path(folder) / name)
+            os.unlink(Path(folder) / name)
+        for name in folders:
+            os.rmdir(Path(folder) / name)
+        sync_folder(Path(folder))
+    os.rmdir(tree)
+
+
+def _zero(path: Path) -> None:
+    """Overwrite a file with zeros, unless another name links it or it is a symbolic link."""
+    if path.is_symlink():
+        return
+    with _opened(path, os.O_RDWR) as descriptor:
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1:
+            return
+        block = bytes(min(status.st_size, 1 << 20))
+        position = 0
+        while position < status.st_size:
+            part = memoryview(block)[: status.st_size - position]
+            _write_all(descriptor, part, position)
+            position += len(part)
+        os.fsync(descriptor)
+    count(files=1, written=status.st_size)
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        raise MissingError(f"{path} is missing") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, view: memoryview, offset: int, path: Path) -> None:
+    done = 0
+    while done < len(view):
+        got = os.preadv(descriptor, [view[done:]], offset + done)
+        if got == 0:
+            raise CorruptError(f"{path}: the file ends at byte {offset + done}; more was expected")
+        done += got
+
+
+def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done:], offset + done)
