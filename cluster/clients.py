@@ -65,7 +65,8 @@ def _local(workers: int | None, memory_limit: str | None, spill: Path) -> Iterat
             processes=True,
             memory_limit=memory_limit or "auto",
             local_directory=str(spill),
-            dashboard_address=None,
+            # Any free port: a fixed one would warn where two clusters run on a machine.
+            dashboard_address=":0",
             silence_logs=logging.ERROR,
         ) as local,
         Client(local) as client,

@@ -6,6 +6,7 @@ return small statistics, and what they read and wrote is counted and brought hom
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import reduce
@@ -146,4 +147,4 @@ def split_cells(cells: Sequence[int], seconds: float, workers: int) -> list[tupl
     """
     groups = min(len(cells), max(workers, round(seconds / TASK_SECONDS)))
     edges = [len(cells) * i // groups for i in range(groups + 1)]
-    return [tuple(cells[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [tuple(cells[a:b]) for a, b in itertools.pairwise(edges)]

@@ -268,7 +268,7 @@ class Ledger:
 
 def chain_hash(before: str, at: str, kind: str, body: str) -> str:
     """Return the hash of an event that follows the event with hash ``before``."""
-    return hashlib.sha256("\n".join([before, at, kind, body]).encode()).hexdigest()
+    return hashlib.sha256(f"{before}\n{at}\n{kind}\n{body}".encode()).hexdigest()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

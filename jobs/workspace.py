@@ -36,7 +36,7 @@ class Workspace:
         root.mkdir(parents=True, exist_ok=True)
         for name in ("data", "models", "spill"):
             (root / name).mkdir()
-        ledger = Ledger.create(root / "ledger.sqlite", secrets.token_bytes(16))
+        ledger = Ledger.create(root / "ledger.sqlite", _new_salt())
         files.sync_folder(root)
         return cls(root, ledger)
 
@@ -162,6 +162,10 @@ def _lock_now(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _new_salt() -> bytes:
+    return secrets.token_bytes(16)
 
 
 def _held_by(lock: str) -> str:

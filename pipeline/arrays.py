@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,9 +70,19 @@ class ArrayPasses:
             self._scaling = scaling
         return self._fixed
 
-    def erase(self, index: NDArray[np.intp]) -> None:
-        """Overwrite rows with zeros and make them holes."""
+    @contextmanager
+    def without(self, index: NDArray[np.intp]) -> Iterator[None]:
+        """Take rows as holes inside the block, and overwrite them with zeros at its end.
+
+        If the block raises, the rows are back as they were.
+        """
+        units = self.units[index]
+        self.units[index] = -1
+        try:
+            yield
+        except BaseException:
+            self.units[index] = units
+            raise
         self.x[index] = 0
         if len(self._fixed):
             self._fixed[index] = 0
-        self.units[index] = -1

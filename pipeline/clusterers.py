@@ -219,8 +219,9 @@ class KMeans:
         rows = self._rows
         found = np.unique(rows.units[index])
         removed = Removed(rows.units[index], rows.ordinals[index], rows.x[index])
-        rows.erase(index)
-        self.record_, outcome = delete_rows(record, removed, rows, self._settings)
+        with rows.without(index):
+            self.record_, outcome = delete_rows(record, removed, rows, self._settings)
+        self._forget(asked)
         return Deletion(
             outcome.action,
             outcome.first_step,
@@ -236,6 +237,15 @@ class KMeans:
         spans = [self._order[a:b] for a, b in zip(left, right, strict=True)]
         places = np.concatenate(spans) if spans else np.empty(0, np.intp)
         return places[self._rows.units[places] >= 0]
+
+    def _forget(self, units: NDArray[np.int64]) -> None:
+        """Overwrite these ids in the sorted list by a neighbour's, whose rows are told by place."""
+        ids = self._sorted_units
+        for left, right in zip(
+            np.searchsorted(ids, units, "left"), np.searchsorted(ids, units, "right"), strict=True
+        ):
+            if left < right:
+                ids[left:right] = ids[left - 1] if left else ids[min(right, len(ids) - 1)]
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the index (n,) of each row's nearest centre in ``cluster_centers_``."""

@@ -6,6 +6,7 @@ what it meant to touch.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def runs(offsets: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
     """Return the index ranges (start, stop) in which each offset follows the last by ``width``."""
     cuts = np.flatnonzero(np.diff(offsets) != width) + 1
     edges = [0, *cuts.tolist(), len(offsets)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def sync_folder(path: Path) -> None:

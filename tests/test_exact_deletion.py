@@ -6,32 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import refit, same
 
-from expunge.pipeline import quantized
-from expunge.pipeline.arrays import ArrayPasses, ordinals_of
 from expunge.pipeline.clusterers import KMeans, QKMeans
-from expunge.pipeline.quantized import Record, Settings
-
-
-def same(a: Record, b: Record) -> None:
-    """Fail unless two records agree in every bit."""
-    assert a.extent.rows == b.extent.rows
-    for name in ("lower", "upper", "lower_count", "upper_count"):
-        np.testing.assert_array_equal(getattr(a.extent, name), getattr(b.extent, name))
-    assert a.square_sum == b.square_sum
-    assert len(a.steps) == len(b.steps)
-    for s, t in zip(a.steps, b.steps, strict=True):
-        for name in ("analog", "quantized", "phase", "present", "drawn"):
-            one, other = getattr(s.centroids, name), getattr(t.centroids, name)
-            assert one.tobytes() == other.tobytes(), name
-        assert s.tally.sizes.tobytes() == t.tally.sizes.tobytes()
-        assert s.tally.sums.tobytes() == t.tally.sums.tobytes()
-        assert s.loss == t.loss
-
-
-def refit(x: np.ndarray, units: np.ndarray, config: Settings) -> Record:
-    """Train from nothing with resolved settings; fewer rows than clusters are allowed."""
-    return quantized.fit(ArrayPasses(x.copy(), units.copy(), ordinals_of(units)), config)
 
 
 @st.composite
@@ -174,8 +151,26 @@ def test_deleting_every_row_leaves_an_empty_model_that_says_so() -> None:
 def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:
     x = np.random.default_rng(0).random((50, 2)).astype(np.float32)
     model = KMeans(3, random_state=0).fit(x)
-    model.delete([4, 9])
+    model.delete([4, 9, 0, 49])
     assert not model._rows.x[[4, 9]].any() and not model._rows._fixed[[4, 9]].any()
+    assert not np.isin([0, 4, 9, 49], model._sorted_units).any()
+    assert model.delete([0, 4, 5, 48]).rows == 2
+
+
+def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).random((100, 2)).astype(np.float32)
+    model = KMeans(3, random_state=0).fit(x)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.pipeline.clusterers.delete_rows", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.delete(5)
+    assert model.delete(5).rows == 1
+    kept = np.delete(np.arange(100), 5)
+    same(model.record_, refit(x[kept], kept, model._settings))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +188,7 @@ def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:
         ({"n_clusters": 1}, [1.0, 2.0], "dimensions"),
     ],
 )
-def test_bad_input_is_refused(
-    arguments: dict[str, float], rows: list[float], message: str
-) -> None:
+def test_bad_input_is_refused(arguments: dict[str, float], rows: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QKMeans(random_state=0, **arguments).fit(rows)  # type: ignore[arg-type]
 

@@ -71,9 +71,7 @@ def test_every_row_is_there_once_whatever_the_memory(
 ) -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(n, 2)).astype(np.float32), rng.normal(size=n)
-    done = ingest.import_rows(
-        Rows(x, y), tmp_path / "t.zarr", SALT, {}, cells=count, memory=memory
-    )
+    done = ingest.import_rows(Rows(x, y), tmp_path / "t.zarr", SALT, {}, cells=count, memory=memory)
     opened = xr.open_zarr(tmp_path / "t.zarr")
     unit = opened["unit"].values.ravel()
     order = np.argsort(unit[unit >= 0])

@@ -1,0 +1,57 @@
+"""Shared by the tests: a workspace driven through the command line, and the real data's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import Cli
+
+from expunge.jobs.cli import run
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run ``expunge -w WS --json ARGS...`` in this process; return its JSON, or stderr's text.
+
+    The salt is fixed, so that rows fall into the same cells in every run.
+    """
+    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
+
+    def call(*arguments: object, code: int = 0) -> Any:
+        capsys.readouterr()
+        found = run(["-w", str(tmp_path / "ws"), "--json", *map(str, arguments)])
+        captured = capsys.readouterr()
+        assert found == code, captured.err
+        if captured.out:
+            return json.loads(captured.out)
+        return captured.err
+
+    return call
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write rows as a csv file with the header f0, f1, ... and return its path."""
+
+    def write(x: np.ndarray, name: str = "rows.csv") -> Path:
+        path = tmp_path / name
+        header = ",".join(f"f{i}" for i in range(x.shape[1]))
+        lines = [",".join(str(v) for v in row) for row in x.astype(np.float32)]
+        path.write_text("\n".join([header, *lines]) + "\n")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data sets; skips where it is absent."""
+    folder = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the folder with real data sets is not beside the project")
+    return folder

@@ -1,0 +1,62 @@
+"""The project itself: its floors, its wheel, the demo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from expunge.jobs.cli import run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_imports_go_one_way() -> None:
+    command = [sys.executable, "-m", "importlinter.cli", "lint"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
+    """An editable install would hide a folder that the wheel leaves out."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
+    subprocess.run([*command, str(ROOT)], check=True)
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    for folder in ("pipeline", "storage", "jobs", "cluster"):
+        for file in (ROOT / folder).glob("*.py"):
+            assert f"expunge/{folder}/{file.name}" in names
+    assert "expunge/storage/higgs_like.json" in names and "expunge/py.typed" in names
+
+
+@pytest.mark.slow
+def test_the_demo_runs_and_starts_afresh(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--json", "demo", "--rows", "20000", "--dir", str(tmp_path / "demo")]
+    for _ in range(2):
+        assert run([*arguments, "--deletions", "50"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["receipts"] == 50
+        assert {m["model"] for m in found["models"]} == {"k-means", "q-kmeans"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    assert run(["demo", "--dir", str(tmp_path / "mine")]) == 2
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_the_demo_takes_a_file(
+    tmp_path: Path, csv_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = csv_file(np.random.default_rng(0).random((500, 3)))
+    arguments = ["demo", "--file", str(path), "--format", "csv", "--dir", str(tmp_path / "demo")]
+    assert run([*arguments, "--deletions", "5"]) == 0
+    assert "5 receipts" in capsys.readouterr().out
