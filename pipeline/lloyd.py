@@ -1,7 +1,7 @@
 """The fused pass: nearest centroid, counts and sums of a block of rows in one go.
 
 It works on blocks of 64 rows: the block is turned feature-major, squared distances accumulate for
-64 lanes at a time in float32, and rows are then added to their cluster's integer sums. float32 is
+16 rows at a time in float32 (``lanes``), and rows are then added to their cluster's integer sums. float32 is
 a filter only: where the best two distances are too close to tell, the exact int64 squared
 distances decide, ties to the lowest index. So labels, counts and sums are functions of the integers
 alone (DESIGN: "Integers decide").
@@ -13,14 +13,15 @@ the row grid (in memory). A row whose unit is negative is a hole and is skipped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from .fixedpoint import Scaling, to_grid
-
-LANES = 64
+from .lanes import CENTRES, LANES, TILE, VECTOR, nearest_lanes, prefetch, turn_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +62,90 @@ def gather_block(x, units, start, rows):  # type: ignore[no-untyped-def]
     return m, i
 
 
-@njit(cache=True, inline="always")
-def turn_block(x, rows, m, lower, factor, fixed, turned):  # type: ignore[no-untyped-def]
-    """Put m rows on the row grid into ``fixed`` (LANES, features) and turn them feature-major."""
-    if factor.size:
+def load_block(x: Any, rows: Any, m: Any, lower: Any, factor: Any, fixed: Any) -> Any:
+    """Return m rows of x on the row grid as (LANES, features) int32: ``fixed``, or a part of x.
+
+    Compiled per type of x: float32 rows are scaled, int32 rows are on the grid already.
+    """
+    raise TypeError("for compiled callers only")
+
+
+@overload(load_block, inline="always")
+def _load_block(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-def]
+    if x.dtype == types.float32:
+
+        def scale(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-def]
+            d = x.shape[1]
+            for lane in range(m):
+                i = rows[lane]
+                prefetch_row(x, i + LANES)
+                for f in range(d):
+                    fixed[lane, f] = to_grid(x[i, f], lower[f], factor[f])
+            return fixed
+
+        return scale
+
+    def gather(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-def]
+        first = rows[0]
+        for i in range(first + LANES, first + 2 * LANES):
+            prefetch_row(x, i)
+        if m == LANES and rows[m - 1] == first + m - 1:
+            return x[first : first + m]
         for lane in range(m):
-            i = rows[lane]
-            for f in range(x.shape[1]):
-                fixed[lane, f] = to_grid(x[i, f], lower[f], factor[f])
+            fixed[lane] = x[rows[lane]]
+        return fixed
+
+    return gather
+
+
+@njit(cache=True, inline="always")
+def prefetch_row(x, i):  # type: ignore[no-untyped-def]
+    """Ask for row i of x, which need not exist, to be in the cache soon."""
+    width = x.shape[1] * x.itemsize
+    start = x.ctypes.data + i * width
+    for line in range(0, width, 64):
+        prefetch(start + line)
+
+
+@njit(cache=True, inline="always")
+def turn_block(fixed, turned):  # type: ignore[no-untyped-def]
+    """Turn a block (LANES, features) int32 feature-major: (features, LANES) float32."""
+    d = fixed.shape[1]
+    if d < TILE:
+        for lane in range(LANES):
+            for f in range(d):
+                turned[f, lane] = np.float32(fixed[lane, f])
     else:
-        for lane in range(m):
-            i = rows[lane]
-            for f in range(x.shape[1]):
-                fixed[lane, f] = np.int32(x[i, f])
-    for f in range(x.shape[1]):
-        for lane in range(LANES):
-            turned[f, lane] = np.float32(fixed[lane, f])
+        for lane in range(0, LANES, TILE):
+            turn_rows(fixed.ctypes.data + 4 * lane * d, d, turned.ctypes.data + 4 * lane)
 
 
 @njit(cache=True, inline="always")
-def block_distances(turned, centre, out):  # type: ignore[no-untyped-def]
-    """Write float32 squared distances of LANES rows to one centre (features,) to ``out``."""
-    out[:] = np.float32(0.0)
-    for f in range(turned.shape[0]):
-        c = centre[f]
-        for lane in range(LANES):
-            t = turned[f, lane] - c
-            out[lane] += t * t
+def nearest_of_block(turned, centres32, best, second, label):  # type: ignore[no-untyped-def]
+    """Fill best and second (LANES,) float32 and label (LANES,) int32 for a turned block."""
+    k, d = centres32.shape
+    for lane in range(0, LANES, VECTOR):
+        shift = 4 * lane
+        nearest_lanes(
+            turned.ctypes.data + shift,
+            d,
+            centres32.ctypes.data,
+            k,
+            best.ctypes.data + shift,
+            second.ctypes.data + shift,
+            label.ctypes.data + shift,
+        )
+
+
+@njit(cache=True)
+def padded_centres(centres):  # type: ignore[no-untyped-def]
+    """Return centres (k, features) as float32, padded with infinity to a multiple of CENTRES."""
+    k, d = centres.shape
+    padded = np.full(((k + CENTRES - 1) // CENTRES * CENTRES, d), np.float32(np.inf))
+    for j in range(k):
+        for f in range(d):
+            padded[j, f] = np.float32(centres[j, f])
+    return padded
 
 
 @njit(cache=True)
@@ -101,18 +159,15 @@ def exact_distance(row, centre):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _decide(row, centres, distances, lane, tolerance):  # type: ignore[no-untyped-def]
-    """Return the nearest centre in integers among those that float32 cannot rule out."""
-    best = distances[:, lane].min()
-    winner = -1
-    least = np.int64(0)
-    for j in range(centres.shape[0]):
-        gap = distances[j, lane] - best
-        if gap <= tolerance * distances[j, lane]:
-            exact = exact_distance(row, centres[j])
-            if winner < 0 or exact < least:
-                winner = j
-                least = exact
+def _decide(row, centres):  # type: ignore[no-untyped-def]
+    """Return the nearest centre (k, features) of a row in integers, the lowest of equals."""
+    winner = 0
+    least = exact_distance(row, centres[0])
+    for j in range(1, centres.shape[0]):
+        exact = exact_distance(row, centres[j])
+        if exact < least:
+            winner = j
+            least = exact
     return winner
 
 
@@ -127,39 +182,28 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums
     rows = np.empty(LANES, np.int64)
     fixed = np.zeros((LANES, d), np.int32)
     turned = np.zeros((d, LANES), np.float32)
-    distances = np.empty((k, LANES), np.float32)
     best = np.empty(LANES, np.float32)
     second = np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
-    centres32 = centres.astype(np.float32)
+    centres32 = padded_centres(centres)
     limit = np.float32(tolerance)
     start = 0
     while True:
         m, start = gather_block(x, units, start, rows)
         if m == 0:
             break
-        turn_block(x, rows, m, lower, factor, fixed, turned)
-        best[:] = np.float32(np.inf)
-        second[:] = np.float32(np.inf)
-        label[:] = 0
-        for j in range(k):
-            out = distances[j]
-            block_distances(turned, centres32[j], out)
-            for lane in range(LANES):
-                v = out[lane]
-                nearer = v < best[lane]
-                second[lane] = best[lane] if nearer else min(second[lane], v)
-                label[lane] = np.int32(j) if nearer else label[lane]
-                best[lane] = v if nearer else best[lane]
+        block = load_block(x, rows, m, lower, factor, fixed)
+        turn_block(block, turned)
+        nearest_of_block(turned, centres32, best, second, label)
         for lane in range(m):
             j = label[lane]
             if k > 1 and second[lane] - best[lane] <= limit * second[lane]:
-                j = _decide(fixed[lane], centres, distances, lane, limit)
+                j = _decide(block[lane], centres)
             if labels.size:
                 labels[rows[lane]] = j
             sizes[j] += 1
             for f in range(d):
-                sums[j, f] += fixed[lane, f]
+                sums[j, f] += block[lane, f]
 
 
 def distinct_centres(

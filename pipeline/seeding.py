@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from .fixedpoint import Scaling
 from .keyed import exponential
-from .lloyd import LANES, block_distances, exact_distance, gather_block, relative_error, turn_block
+from .lanes import LANES
+from .lloyd import (
+    exact_distance,
+    gather_block,
+    load_block,
+    nearest_of_block,
+    padded_centres,
+    relative_error,
+    turn_block,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +87,10 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
     rows = np.empty(LANES, np.int64)
     fixed = np.zeros((LANES, d), np.int32)
     turned = np.zeros((d, LANES), np.float32)
-    out = np.empty(LANES, np.float32)
     nearest = np.empty(LANES, np.float32)
-    centres32 = centres.astype(np.float32)
+    second = np.empty(LANES, np.float32)
+    label = np.empty(LANES, np.int32)
+    centres32 = padded_centres(centres)
     best = (np.inf, np.int64(0), np.int64(0))
     winner = -1
     start = 0
@@ -88,12 +98,9 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
         m, start = gather_block(x, units, start, rows)
         if m == 0:
             return winner, best[0]
-        turn_block(x, rows, m, lower, factor, fixed, turned)
-        nearest[:] = np.float32(np.inf)
-        for j in range(k):
-            block_distances(turned, centres32[j], out)
-            for lane in range(LANES):
-                nearest[lane] = min(nearest[lane], out[lane])
+        block = load_block(x, rows, m, lower, factor, fixed)
+        turn_block(block, turned)
+        nearest_of_block(turned, centres32, nearest, second, label)
         for lane in range(m):
             if nearest[lane] == 0.0:
                 continue
@@ -101,9 +108,9 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
             e = exponential(key, units[i], ordinals[i], stage)
             if e > best[0] * (np.float64(nearest[lane]) * (1.0 + tolerance)):
                 continue
-            weight = exact_distance(fixed[lane], centres[0])
+            weight = exact_distance(block[lane], centres[0])
             for j in range(1, k):
-                weight = min(weight, exact_distance(fixed[lane], centres[j]))
+                weight = min(weight, exact_distance(block[lane], centres[j]))
             ratio = e / np.float64(weight)
             if winner < 0 or _comes_first(ratio, units[i], ordinals[i], best):
                 best = (ratio, units[i], ordinals[i])

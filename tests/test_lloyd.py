@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from expunge.pipeline import lloyd
 from expunge.pipeline.fixedpoint import CENTROID_GRID, ROW_GRID, Scaling, extent_of
-from expunge.pipeline.lloyd import LANES, Tally, assign, relative_error, square_sum
+from expunge.pipeline.lanes import LANES
+from expunge.pipeline.lloyd import Tally, assign, relative_error, square_sum
 
 
 def brute_labels(fixed: np.ndarray, centroids: np.ndarray, present: np.ndarray) -> np.ndarray:
@@ -164,6 +166,37 @@ def test_float32_alone_is_wrong_on_near_ties_and_assign_is_right(d: int) -> None
     assert wrong >= 10
 
 
+@njit
+def nearest(turned, centres, best, second, label):  # type: ignore[no-untyped-def]
+    """Call the inlined function from interpreted code."""
+    lloyd.nearest_of_block(turned, centres, best, second, label)
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 15, 16, 17, 28])
+@pytest.mark.parametrize("k", [1, 3, 4, 5, 17])
+def test_lanes_find_the_two_least_distances(d: int, k: int) -> None:
+    rng = np.random.default_rng(100 * d + k)
+    rows = rng.integers(0, 50, (LANES, d)).astype(np.int32)
+    centres = rng.integers(0, 50, (k, d))
+    turned = np.zeros((d, LANES), np.float32)
+    turn(rows, turned)
+    np.testing.assert_array_equal(turned, rows.T.astype(np.float32))
+    best, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    label = np.empty(LANES, np.int32)
+    nearest(turned, lloyd.padded_centres(centres), best, second, label)
+    exact = ((rows[:, np.newaxis] - centres) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(label, exact.argmin(axis=1))
+    ordered = np.sort(np.c_[exact, np.full((LANES, 1), np.inf)], axis=1)
+    np.testing.assert_array_equal(best, ordered[:, 0])
+    np.testing.assert_array_equal(second, ordered[:, 1])
+
+
+@njit
+def turn(rows, turned):  # type: ignore[no-untyped-def]
+    """Call the inlined function from interpreted code."""
+    lloyd.turn_block(rows, turned)
+
+
 @pytest.mark.parametrize("d", [1, 2, 28, 784, 3000])
 @pytest.mark.parametrize("kind", ["random", "near"])
 def test_float32_distances_err_by_less_than_a_quarter_of_the_tolerance(d: int, kind: str) -> None:
@@ -171,9 +204,12 @@ def test_float32_distances_err_by_less_than_a_quarter_of_the_tolerance(d: int, k
     rng = np.random.default_rng(d)
     rows = grid_rows(rng, LANES, d, kind)
     turned = np.ascontiguousarray(rows.T.astype(np.float32))
-    found = np.empty(LANES, np.float32)
+    found, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    label = np.empty(LANES, np.int32)
     for centre in grid_centroids(rng, 5, d, kind) * 2:
-        lloyd.block_distances(turned, centre.astype(np.float32), found)
+        padded = lloyd.padded_centres(centre[np.newaxis])
+        nearest(turned, padded, found, second, label)
+        assert not label.any() and np.isinf(second).all()
         exact = [lloyd.exact_distance(row, centre) for row in rows]
         brute = ((rows - centre) ** 2).sum(axis=1)
         np.testing.assert_array_equal(exact, brute)
