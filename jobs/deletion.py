@@ -21,6 +21,7 @@ from pyroaring import BitMap
 from ..pipeline.clusterers import delete_rows
 from ..storage.cells import fingerprints
 from ..storage.dataset import DataSet
+from ..storage.fence import Fence
 from ..storage.files import metered
 from ..storage.versions import write_version
 from .erasure import finish
@@ -65,14 +66,14 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
     The set of requests is frozen at the start; late arrivals wait for the next batch.
     """
     ledger = ws.ledger
-    with ws.lock("deletion batch"):
+    with ws.lock("deletion batch") as fence:
         _refuse_interrupted(ws)
         with ledger.transaction():
             if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
                 return nothing_to_do()
             job = ledger.insert_job("deletion", {})
             ledger.run("UPDATE requests SET state = 'running', job = ? WHERE state = 'queued'", job)
-        return _run(ws, job, fold, progress)
+        return _run(ws, job, fence, fold, progress)
 
 
 def nothing_to_do() -> dict[str, Any]:
@@ -81,7 +82,9 @@ def nothing_to_do() -> dict[str, Any]:
     return {"job": None, "receipts": [], "models": [], **counts}
 
 
-def resume_deletion(ws: Workspace, job: int, fold: Fold, progress: Progress) -> dict[str, Any]:
+def resume_deletion(
+    ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress
+) -> dict[str, Any]:
     """Finish an interrupted job: from the start before its commit, forward after it.
 
     Call with the lock held.
@@ -89,8 +92,8 @@ def resume_deletion(ws: Workspace, job: int, fold: Fold, progress: Progress) -> 
     ws.ledger.restart_job(job)
     report = ws.ledger.job(job)["report"]
     if "committed" in report:
-        return finish(ws, job, fold, report, {}, progress)
-    return _run(ws, job, fold, progress)
+        return finish(ws, job, fence, fold, report, {}, progress)
+    return _run(ws, job, fence, fold, progress)
 
 
 def _refuse_interrupted(ws: Workspace) -> None:
@@ -146,7 +149,7 @@ def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Tar
     return targets
 
 
-def _run(ws: Workspace, job: int, fold: Fold, progress: Progress) -> dict[str, Any]:
+def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) -> dict[str, Any]:
     """All steps; an error before the commit puts the requests back in the queue."""
     ledger = ws.ledger
     try:
@@ -186,7 +189,7 @@ def _run(ws: Workspace, job: int, fold: Fold, progress: Progress) -> dict[str, A
         for t, g in zip(targets, gathered, strict=True)
         for p in g.parts
     }
-    return finish(ws, job, fold, report, known, progress)
+    return finish(ws, job, fence, fold, report, known, progress)
 
 
 def _roll_back(ws: Workspace, job: int, error: Exception) -> None:

@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import check_erased, erase_slots, measure_cell
 from ..storage.errors import StorageError
+from ..storage.fence import Fence
 from ..storage.files import metered
 from ..storage.versions import load_version
 from .errors import VerifyError
@@ -31,6 +32,7 @@ from .workspace import Workspace
 class EraseTask:
     """The slots to overwrite in some cells, and the cells' new statistics where known."""
 
+    fence: Fence
     data_set: DataSet
     slots: dict[int, NDArray[np.int64]]
     statistics: dict[int, CellStatistics]
@@ -40,7 +42,8 @@ def erase_cells(task: EraseTask) -> list[tuple[int, CellStatistics]]:
     """Overwrite the slots; return each cell's statistics afterwards (measured where unknown)."""
     done = []
     for cell, slots in task.slots.items():
-        erase_slots(task.data_set, cell, slots)
+        with task.fence.writing():
+            erase_slots(task.data_set, cell, slots)
         known = task.statistics.get(cell)
         done.append((cell, measure_cell(task.data_set, cell) if known is None else known))
     return done
@@ -56,13 +59,14 @@ def _addresses(ws: Workspace, job: int) -> dict[str, dict[int, NDArray[np.int64]
 
 
 def _erase(
-    ws: Workspace, job: int, fold: Fold, known: dict[tuple[str, int], CellStatistics]
+    ws: Workspace, job: int, fence: Fence, fold: Fold, known: dict[tuple[str, int], CellStatistics]
 ) -> None:
     """Overwrite every committed address and put the cells' statistics right; idempotent."""
     for name, slots in _addresses(ws, job).items():
         data_set = DataSet.open(ws.root / ws.ledger.data_set(name)["folder"])
         tasks = [
             EraseTask(
+                fence,
                 data_set,
                 {c: slots[c] for c in cells},
                 {c: known[name, c] for c in cells if (name, c) in known},
@@ -78,6 +82,7 @@ def _erase(
 def finish(
     ws: Workspace,
     job: int,
+    fence: Fence,
     fold: Fold,
     report: dict[str, Any],
     known: dict[tuple[str, int], CellStatistics],
@@ -88,7 +93,7 @@ def finish(
     with metered() as meter:
         with ledger.step(job, "erase"):
             progress("erase")
-            _erase(ws, job, fold, known)
+            _erase(ws, job, fence, fold, known)
             with ledger.transaction():
                 ledger.run("UPDATE tombstones SET erased = ? WHERE job = ?", now(), job)
         with ledger.step(job, "retire"):

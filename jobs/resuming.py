@@ -22,12 +22,12 @@ def resume(
     progress: Callable[[str, float | None], None],
 ) -> dict[str, Any]:
     """Finish job ``job``; UsageError if it is not interrupted."""
-    with ws.lock(f"resuming job {job}"):
+    with ws.lock(f"resuming job {job}") as fence:
         row = ws.ledger.job(job)
         if row["state"] not in RESUMABLE:
             raise UsageError(f"job {job} is {row['state']}: there is nothing to resume")
         if row["kind"] == "deletion":
-            return resume_deletion(ws, job, fold, lambda what: progress(what, None))
+            return resume_deletion(ws, job, fence, fold, lambda what: progress(what, None))
     asked = dict(row["asked"])
     if row["kind"] == "train":
         return train(ws, asked.pop("model"), asked, fold, lambda what: progress(what, None), job)

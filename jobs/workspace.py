@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ..storage import files
+from ..storage.fence import Fence, FenceHeldError, take_over
 from .errors import JobError, LockedError, UsageError
 from .ledger import Ledger, now
 
@@ -91,11 +92,12 @@ class Workspace:
         return str(path.relative_to(self.root))
 
     @contextmanager
-    def lock(self, purpose: str) -> Iterator[None]:
+    def lock(self, purpose: str) -> Iterator[Fence]:
         """Hold the workspace alone; LockedError at once, saying who holds it since when.
 
         The kernel lets go of a dead holder's lock, so there is nothing to clean up after a crash.
-        Garbage of crashed jobs is swept when the lock is taken.
+        Garbage of crashed jobs is swept when the lock is taken. Yields the fence under which
+        workers may write: theirs of earlier holders end here.
         """
         with (self.root / "lock").open("a+") as file:
             if not _lock_now(file):
@@ -110,11 +112,18 @@ class Workspace:
             file.write(json.dumps(holder))
             file.flush()
             try:
+                fence = self._take_fence()
                 self._mark_interrupted()
                 self.sweep_garbage()
-                yield
+                yield fence
             finally:
                 file.truncate(0)
+
+    def _take_fence(self) -> Fence:
+        try:
+            return take_over(self.root / "fence")
+        except FenceHeldError as error:
+            raise LockedError(str(error)) from error
 
     def _mark_interrupted(self) -> None:
         """Whoever gets the lock knows that every job still said to run has lost its driver."""
