@@ -197,9 +197,7 @@ def _roll_back(ws: Workspace, job: int, error: Exception) -> None:
     ledger = ws.ledger
     if "committed" in ledger.job(job)["report"]:
         return
-    with ledger.transaction():
-        ledger.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
-        ledger.end_job(job, "failed", {"error": str(error)})
+    ledger.fail_job(job, error)
     ws.sweep_garbage()
 
 

@@ -10,12 +10,14 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..storage.errors import NoSpaceError
 from ..storage.schema import SCHEMA_VERSION
+from ..storage.space import RESERVE, no_space
 from .errors import JobError, UsageError
 
 TABLES = """
@@ -72,13 +74,14 @@ def now() -> str:
 class Ledger:
     """An open ledger; use ``transaction`` for anything that writes."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = _connect(path)
 
     @classmethod
     def create(cls, path: Path, salt: bytes) -> Ledger:
         """Make a new ledger file."""
-        ledger = cls(_connect(path))
+        ledger = cls(path)
         with ledger.transaction():
             for statement in TABLES.split(";"):
                 ledger.run(statement)
@@ -90,7 +93,7 @@ class Ledger:
     @classmethod
     def open(cls, path: Path) -> Ledger:
         """Open a ledger of this schema version; JobError for another."""
-        ledger = cls(_connect(path))
+        ledger = cls(path)
         try:
             version = ledger.value("SELECT value FROM meta WHERE key = 'schema_version'")
         except sqlite3.DatabaseError as error:
@@ -116,13 +119,25 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit everything inside at once, or nothing."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        with self._room():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """Say it plainly when SQLite finds the disk full."""
         try:
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise no_space(self._path.parent, "the ledger", RESERVE) from error
             raise
-        self._connection.execute("COMMIT")
 
     def run(self, statement: str, *values: Any) -> int:
         """Execute a statement; return the last inserted row's id."""
@@ -199,9 +214,14 @@ class Ledger:
         try:
             yield
         except Exception as error:
-            with self.transaction():
-                self.end_job(job, "failed", {"error": str(error)})
+            self.fail_job(job, error)
             raise
+
+    def fail_job(self, job: int, error: Exception) -> None:
+        """Close a job as failed; where even that fails, it counts as interrupted later."""
+        with suppress(NoSpaceError), self.transaction():
+            self.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
+            self.end_job(job, "failed", {"error": str(error)})
 
     def end_job(self, job: int, state: str, report: dict[str, Any]) -> None:
         """Close a job; call inside a transaction."""

@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import IO, Self
 
 from ..storage import files
-from ..storage.fence import Fence, FenceHeldError, take_over
+from ..storage.fence import Fence, FenceHeldError, make_fence, take_over
 from .errors import JobError, LockedError, UsageError
 from .ledger import Ledger, now
 
+HOLDER_BYTES = 512
+"""Size of the lock's file, which says who holds it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -37,6 +39,8 @@ class Workspace:
         root.mkdir(parents=True, exist_ok=True)
         for name in ("data", "models", "spill"):
             (root / name).mkdir()
+        make_fence(root / "fence")
+        files.write_new(root / "lock", b" " * HOLDER_BYTES)
         ledger = Ledger.create(root / "ledger.sqlite", _new_salt())
         files.sync_folder(root)
         return cls(root, ledger)
@@ -99,7 +103,7 @@ class Workspace:
         Garbage of crashed jobs is swept when the lock is taken. Yields the fence under which
         workers may write: theirs of earlier holders end here.
         """
-        with (self.root / "lock").open("a+") as file:
+        with (self.root / "lock").open("r+") as file:
             if not _lock_now(file):
                 raise LockedError(_held_by(file.name))
             holder = {
@@ -108,16 +112,15 @@ class Workspace:
                 "host": socket.gethostname(),
                 "since": now(),
             }
-            file.truncate(0)
-            file.write(json.dumps(holder))
-            file.flush()
+            # In place and of the same length: a full disk does not keep anybody from the lock.
+            _write_holder(file, json.dumps(holder))
             try:
                 fence = self._take_fence()
                 self._mark_interrupted()
                 self.sweep_garbage()
                 yield fence
             finally:
-                file.truncate(0)
+                _write_holder(file, "")
 
     def _take_fence(self) -> Fence:
         try:
@@ -127,6 +130,8 @@ class Workspace:
 
     def _mark_interrupted(self) -> None:
         """Whoever gets the lock knows that every job still said to run has lost its driver."""
+        if self.ledger.row("SELECT id FROM jobs WHERE state = 'running'") is None:
+            return
         with self.ledger.transaction():
             self.ledger.run("UPDATE jobs SET state = 'interrupted' WHERE state = 'running'")
 
@@ -162,6 +167,10 @@ class Workspace:
         table = "data_sets" if kind == "data set" else "models"
         if self.ledger.row(f"SELECT name FROM {table} WHERE name = ?", name) is not None:
             raise JobError(f"there is a {kind} named {name!r} already; choose another name")
+
+
+def _write_holder(file: IO[str], text: str) -> None:
+    os.pwrite(file.fileno(), text.encode()[:HOLDER_BYTES].ljust(HOLDER_BYTES), 0)
 
 
 def _lock_now(file: IO[str]) -> bool:

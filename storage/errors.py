@@ -4,7 +4,8 @@ StorageError
 ├── BadInputError (ValueError)          the user's file or argument is wrong: says where and what to do
 ├── MissingError (FileNotFoundError)    a file, data set, cell or version is not there
 ├── ExistsError (FileExistsError)       the name is taken
-└── CorruptError                        what was read is not what was written
+├── CorruptError                        what was read is not what was written
+└── NoSpaceError (OSError)              the disk is full, or would be: says how much is needed
 """
 
 from __future__ import annotations
@@ -34,3 +35,10 @@ class ExistsError(StorageError, FileExistsError):
 
 class CorruptError(StorageError):
     """Bytes that were read are not the bytes that were written."""
+
+
+class NoSpaceError(StorageError, OSError):
+    """The disk is full, or would be; the message says how much is needed and how much there is."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""

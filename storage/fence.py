@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import files
 from .errors import StorageError
 
 WAIT_SECONDS = 20.0
@@ -59,7 +60,7 @@ def take_over(path: Path, wait: float | None = None) -> Fence:
     """
     deadline = time.monotonic() + (WAIT_SECONDS if wait is None else wait)
     token = secrets.token_hex(16)
-    with path.open("a") as file:
+    with path.open("r+") as file:
         while not _try_exclusive(file.fileno()):
             if time.monotonic() > deadline:
                 raise FenceHeldError(
@@ -67,11 +68,15 @@ def take_over(path: Path, wait: float | None = None) -> Fence:
                     "end that process, then try again"
                 )
             time.sleep(_POLL_SECONDS)
-        file.truncate(0)
-        file.write(token)
-        file.flush()
+        # In place and of the same length: a full disk can't keep a new driver from taking over.
+        os.pwrite(file.fileno(), token.encode(), 0)
         os.fsync(file.fileno())
     return Fence(path, token)
+
+
+def make_fence(path: Path) -> None:
+    """Make the fence's file, with a token that is nobody's."""
+    files.write_new(path, secrets.token_hex(16).encode())
 
 
 def _try_exclusive(descriptor: int) -> bool:

@@ -6,6 +6,7 @@ what it meant to touch.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CorruptError, MissingError
+from .space import no_space
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk and of a used-up quota."""
 
 
 @dataclass(slots=True)
@@ -120,9 +125,14 @@ def write_new(path: Path, data: NDArray[np.generic] | bytes) -> None:
     """Write a file that is not there yet, and sync it (not its folder)."""
     whole = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
     view = whole.data.cast("B")
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-        _write_all(descriptor, view, 0)
-        os.fsync(descriptor)
+    try:
+        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            _write_all(descriptor, view, 0)
+            os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in FULL:
+            raise no_space(path.parent, path.name, len(view)) from error
+        raise
     count(files=1, written=len(view))
 
 

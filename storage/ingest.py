@@ -33,6 +33,7 @@ from .dataset import STATISTICS, CellStatistics, DataSet, data_set_specs
 from .errors import BadInputError, ExistsError
 from .rows import RowBlock, RowSource
 from .schema import SCHEMA_VERSION, chunk_path, create_group
+from .space import require
 
 BUCKETS = 256
 MEMORY_BUDGET = 192 << 20
@@ -129,6 +130,7 @@ class _Spread:
 
     def _spill(self) -> None:
         """Append what is in memory to the buckets' files."""
+        require(self._staging, self._held, BUCKETS, "the rows read so far")
         for bucket, pieces in enumerate(self._pieces):
             if pieces:
                 with self._file(bucket).open("ab") as out:
@@ -183,6 +185,8 @@ def _write_cells(
     label: np.dtype[Any] | None = None
     if source.label_name is not None:
         label = np.dtype("<i4" if spread.whole_labels else "<f4")
+    row_bytes = 8 + 4 * features + (0 if label is None else 4)
+    require(group.parent, cells * capacity * row_bytes, 3 * cells, f"{spread.rows} rows")
     create_group(
         group,
         data_set_specs(cells, capacity, features, label),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from . import files
 from .errors import CorruptError, MissingError
 from .schema import SCHEMA_VERSION, chunk_path, create_group, whole
+from .space import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ def write_version(
 ) -> str:
     """Write a version at ``path`` (which must not exist), synced; return its digest."""
     found = digest({name: a.values for name, a in arrays.items()})
+    size = sum(a.values.nbytes for a in arrays.values())
+    require(path.parent, size, 2 * len(arrays), f"model version {path.name}")
     specs = {name: whole(a.dims, a.values) for name, a in arrays.items()}
     create_group(path, specs, {**attrs, "schema_version": SCHEMA_VERSION, "digest": found})
     for name, array in arrays.items():
