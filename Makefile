@@ -1,5 +1,7 @@
 .PHONY: demo test
 
+PYTHON ?= python3.11
+
 demo: .venv/demo
 	.venv/bin/expunge demo
 
@@ -11,11 +13,11 @@ test: .venv/test
 	.venv/bin/pytest --cov --cov-report=term:skip-covered $(PYTEST)
 
 .venv/demo: pyproject.toml
-	python3.11 -m venv .venv
+	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --editable .
 	touch $@
 
 .venv/test: pyproject.toml
-	python3.11 -m venv .venv
+	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --editable '.[test]'
 	touch $@

@@ -17,19 +17,23 @@ _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\s*", re.IGNORECASE)
 
 
 class ClusterError(Exception):
-    """The cluster can't be reached or its description makes no sense."""
+    """The cluster can't be reached."""
+
+
+class BadClusterError(ClusterError, ValueError):
+    """The description of a cluster makes no sense."""
 
 
 def check_cluster(cluster: str, workers: int | None, memory_limit: str | None) -> None:
-    """Raise ClusterError unless the description of a cluster makes sense; contacts nobody."""
+    """Raise BadClusterError unless the description of a cluster makes sense; contacts nobody."""
     if cluster != "local" and not _ADDRESS.fullmatch(cluster):
-        raise ClusterError(
+        raise BadClusterError(
             f"--cluster is {cluster!r}; it is local, inline or an address like tcp://HOST:8786"
         )
     if workers is not None and workers < 1:
-        raise ClusterError(f"--workers is {workers}; it must be at least 1")
+        raise BadClusterError(f"--workers is {workers}; it must be at least 1")
     if memory_limit is not None and not _MEMORY.fullmatch(memory_limit):
-        raise ClusterError(f"--memory-limit is {memory_limit!r}; give it like 1GiB or 512MB")
+        raise BadClusterError(f"--memory-limit is {memory_limit!r}; give it like 1GiB or 512MB")
 
 
 @contextmanager

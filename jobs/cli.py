@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ..cluster.clients import ClusterError
+from ..cluster.clients import BadClusterError, ClusterError
 from ..storage.errors import BadInputError, StorageError
 from . import cli_data, cli_deletion, cli_models
 from .console import Json, Session, session
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         if isinstance(error, JobError):
             return error.exit_code
-        return 2 if isinstance(error, BadInputError) else 1
+        return 2 if isinstance(error, BadInputError | BadClusterError) else 1
     return 0
 
 

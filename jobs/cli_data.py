@@ -91,7 +91,11 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @data.command()
-def show(ctx: typer.Context, name: str, as_json: Json = False) -> None:
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the data set.")],
+    as_json: Json = False,
+) -> None:
     """Show a data set: shape, source, live rows, models."""
     with session(ctx).open() as ws:
         found = describe_data_set(ws, name)

@@ -32,8 +32,11 @@ batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
 receipt = typer.Typer(no_args_is_help=True, help="Receipts: list, show.")
 _QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing")
-_BATCH = ("job", "requests", "units", "cells_read", "bytes_read", "bytes_written")
-_MODELS = ("model", "action", "first_step", "seconds", "rows", "version")
+_PLAN = ("requests", "units", "cells")
+_BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
+_MODELS = ("model", "action", "passes", "seconds", "rows", "version", "reason")
+JobId = Annotated[int, typer.Argument(metavar="ID", help="The job's number, see job list.")]
+NOTHING = "nothing is queued"
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +54,9 @@ def forget_(
     data: Annotated[str, typer.Option(help="Data set that holds the units.")],
     unit: Annotated[str | None, typer.Option(help="Unit ids, separated by commas.")] = None,
     units_file: Annotated[Path | None, typer.Option(help="Unit ids, one a line.")] = None,
-    sample: Annotated[float | None, typer.Option(help="Share of live units, at random.")] = None,
+    sample: Annotated[
+        float | None, typer.Option(help="Share of live units, at random: 0.001 is 0.1%.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0,
     missing: Annotated[str, typer.Option(help="Unknown units: error or ignore.")] = "error",
     as_json: Json = False,
@@ -93,21 +98,24 @@ def run(
                 ("model", "action", "first_step"),
                 [[m["model"], m["action"], m["first_step"]] for m in plan["models"]],
             )
-            session(ctx).emit(plan, as_json, lambda out: out.print(shown))
+            summary = pairs(plan, _PLAN) if plan["units"] else NOTHING
+            session(ctx).emit(plan, as_json, lambda out: out.print(summary, shown))
             return
         queued = ws.ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'")
         if queued:
-            confirm(f"Delete {queued} units from their data sets and models for good?", yes)
+            confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
         with showing("batch") as update:
             found = run_batch(ws, fold, update)
     models = table(_MODELS, [[m[n] for n in _MODELS] for m in found["models"]])
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _BATCH), models))
+    summary = pairs(found, _BATCH) if found["job"] is not None else NOTHING
+    session(ctx).emit(found, as_json, lambda out: out.print(summary, models))
 
 
 @job.command("list")
 def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
     """List all jobs."""
     with session(ctx).open() as ws:
+        ws.note_dead_jobs()
         rows = ws.ledger.rows("SELECT id, kind, state, created, finished FROM jobs ORDER BY id")
     names = ("id", "kind", "state", "created", "finished")
     shown = table(names, [[r[n] for n in names] for r in rows])
@@ -115,11 +123,10 @@ def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @job.command("show")
-def show_job(
-    ctx: typer.Context, number: Annotated[int, typer.Argument()], as_json: Json = False
-) -> None:
+def show_job(ctx: typer.Context, number: JobId, as_json: Json = False) -> None:
     """Show a job: what was asked, its steps, its report."""
     with session(ctx).open() as ws:
+        ws.note_dead_jobs()
         found = ws.ledger.job(number)
     plain = [n for n in found if n != "steps"]
     steps = [[s["name"], s["started"], s["finished"]] for s in found["steps"]]
@@ -130,7 +137,7 @@ def show_job(
 @job.command("resume")
 def resume_job(
     ctx: typer.Context,
-    number: Annotated[int, typer.Argument()],
+    number: JobId,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
@@ -147,10 +154,15 @@ def resume_job(
 
 
 @receipt.command("list")
-def list_receipts(ctx: typer.Context, as_json: Json = False) -> None:
-    """List all receipts."""
+def list_receipts(
+    ctx: typer.Context,
+    data: Annotated[str | None, typer.Option(help="Only those of this data set.")] = None,
+    unit: Annotated[int | None, typer.Option(help="Only those of this unit of it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List receipts: all, or a data set's, or a unit's."""
     with session(ctx).open() as ws:
-        rows = receipts(ws.ledger)
+        rows = receipts(ws.ledger, data, unit)
     names = ("receipt", "request", "data", "received", "issued")
     shown = table(names, [[r[n] for n in names] for r in rows])
     session(ctx).emit({"receipts": rows}, as_json, lambda out: out.print(shown))
@@ -178,10 +190,14 @@ def scan_(
         found = scan(
             ws, rows, data, format, lambda done, total: update("bytes", done / max(1, total))
         )
-    names = ("rows", "matches", "live_twins", "files_scanned", "bytes_scanned")
+    names = ("data", "rows", "matches", "live_twins", "files_scanned", "bytes_scanned")
     session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, names)))
     if found["matches"]:
-        raise VerifyError(f"{found['matches']} matches, in {', '.join(found['files'][:5])}")
+        where = ", ".join(found["files"][:5])
+        raise VerifyError(
+            f"{len(found['rows_found'])} of {found['rows']} rows found, at {found['matches']} "
+            f"places, in {where}"
+        )
 
 
 def demo(

@@ -52,7 +52,12 @@ def train_(
     data: Annotated[str, typer.Option(help="Data set to train on.")],
     algorithm: Annotated[str, typer.Option(help="k-means or q-kmeans.")],
     parameter: Annotated[
-        list[str] | None, typer.Option("-p", help="Hyper-parameter, e.g. n_clusters=10.")
+        list[str] | None,
+        typer.Option(
+            "-p",
+            help="Hyper-parameter as key=value: n_clusters (8), max_iter (10), bounds=LOWER:UPPER; "
+            "q-kmeans also epsilon (by size) and gamma (0.2).",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The algorithm's random_state.")] = 0,
     cluster: Cluster = "local",
@@ -106,14 +111,25 @@ def show(
     with session(ctx).open() as ws:
         found = describe_model(ws, name)
     plain = [n for n in found if n not in ("cluster_centers", "sizes")]
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain)))
+    centres = table(
+        ("cluster", "rows", "centre"),
+        [
+            [number, rows, " ".join(f"{value:.4g}" for value in centre)]
+            for number, (rows, centre) in enumerate(
+                zip(found["sizes"], found["cluster_centers"], strict=True)
+            )
+        ],
+    )
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), centres))
 
 
 def predict_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL")],
     file: Annotated[Path, typer.Argument(help="Rows; other columns than features are ignored.")],
-    format: Annotated[str | None, typer.Option(help="As the training data's if unset.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="higgs, covtype or csv; as the training data's if unset.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the cluster of every row of a file, a line each."""
@@ -134,7 +150,7 @@ def predict_(
 def verify(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL")],
-    against: Annotated[str, typer.Option(help="What to compare with: retrain.")],
+    against: Annotated[str, typer.Option(help="What to compare with: retrain.")] = "retrain",
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,

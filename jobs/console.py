@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ Cluster = Annotated[
 Workers = Annotated[int | None, typer.Option(help="Local worker processes; one a core if unset.")]
 MemoryLimit = Annotated[str | None, typer.Option(help="Memory a local worker may use, e.g. 1GiB.")]
 INLINE = "inline"
+PIPE_WIDTH = 1000
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+\+00:00")
 
 
 class Update(Protocol):
@@ -60,7 +63,8 @@ class Session:
         if self.json or json_flag:
             sys.stdout.write(json.dumps(result) + "\n")
         else:
-            show(Console(soft_wrap=True))
+            # Piped output is for programs and files: nothing may be cut to a width.
+            show(Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH))
 
 
 def session(ctx: typer.Context) -> Session:
@@ -97,7 +101,9 @@ def _connect(
 def showing(what: str) -> Iterator[Update]:
     """Show progress on stderr while the block runs; yields a function (what, share or None)."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=None)
 
         def update(now: str, share: float | None = None) -> None:
@@ -121,7 +127,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     result = Table(box=None, pad_edge=False)
     for i, name in enumerate(columns):
         numbers = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        result.add_column(name, justify="right" if numbers else "left")
+        result.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         result.add_row(*(shown(value) for value in row))
     return result
@@ -135,6 +141,10 @@ def shown(value: object) -> str:
         return f"{value:,.4g}"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if isinstance(value, str) and (time := _TIME.fullmatch(value)):
+        return f"{time[1]} {time[2]}Z"
     return "-" if value is None else str(value)
 
 

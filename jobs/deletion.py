@@ -1,4 +1,4 @@
-"""The deletion job (DESIGN 4.4).
+"""The deletion job.
 
 plan -> gather -> update -> **commit** (one ledger transaction) -> erase -> retire -> verify ->
 receipt. Each step is recorded before it starts and is safe to repeat. Before the commit a crash
@@ -67,7 +67,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
     """
     ledger = ws.ledger
     with ws.lock("deletion batch") as fence:
-        _refuse_interrupted(ws)
+        refuse_interrupted(ws)
         with ledger.transaction():
             if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
                 return nothing_to_do()
@@ -78,8 +78,8 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
 
 def nothing_to_do() -> dict[str, Any]:
     """The report of a batch without requests."""
-    counts = dict.fromkeys(("requests", "units", "cells_read", "bytes_read", "bytes_written"), 0)
-    return {"job": None, "receipts": [], "models": [], **counts}
+    names = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
+    return {"job": None, "receipts": [], "models": [], "tasks": 0, **dict.fromkeys(names, 0)}
 
 
 def resume_deletion(
@@ -96,7 +96,8 @@ def resume_deletion(
     return _run(ws, job, fence, fold, progress)
 
 
-def _refuse_interrupted(ws: Workspace) -> None:
+def refuse_interrupted(ws: Workspace) -> None:
+    """JobError while a deletion job waits to be resumed."""
     found = ws.ledger.row(
         "SELECT id FROM jobs WHERE kind = 'deletion' AND state IN ('interrupted', 'unverified')"
     )
@@ -107,6 +108,7 @@ def _refuse_interrupted(ws: Workspace) -> None:
 
 def forecast(ws: Workspace, fold: Fold) -> dict[str, Any]:
     """Tell what a batch would do now, by reading the rows that it would delete; writes nothing."""
+    refuse_interrupted(ws)
     targets = _targets(ws, "state = 'queued'", ())
     models = []
     cells = 0
@@ -219,7 +221,13 @@ def _next_version(
     number = row["version"] + 1
     path = ws.new_version_path(model, number)
     attrs = version_attrs(
-        model, number, row["algorithm"], settings, target.row, Path(row["folder"]).name
+        model,
+        number,
+        row["algorithm"],
+        settings,
+        record,
+        target.row,
+        Path(row["folder"]).name,
     )
     digest = write_version(path, to_arrays(record, settings), attrs, ws.root / row["folder"])
     report = {
@@ -227,6 +235,7 @@ def _next_version(
         "algorithm": row["algorithm"],
         "action": outcome.action,
         "first_step": outcome.first_step,
+        "reason": outcome.reason,
         "passes": outcome.passes,
         "seconds": perf_counter() - started,
         "exactness": "exact",

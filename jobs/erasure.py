@@ -1,4 +1,4 @@
-"""The deletion job after its commit: erase, retire, verify, receipt (DESIGN 4.4).
+"""The deletion job after its commit: erase, retire, verify, receipt.
 
 Everything here works from what the commit put into the ledger and may be repeated: after a crash
 it is simply done again.

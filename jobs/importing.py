@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage import ingest
+from ..storage.dataset import DataSet
 from ..storage.generators import GaussianMixture, HiggsLike
 from ..storage.importers import open_source
 from ..storage.ingest import Progress
@@ -36,6 +37,9 @@ def source_of(asked: dict[str, Any]) -> RowSource:
     if asked["kind"] == "generate":
         options = {k: asked[k] for k in ("like", "rows", "features", "clusters", "seed")}
         return open_generator(**options)
+    missing = [f for f in asked["files"] if not Path(f).exists()]
+    if missing:
+        raise UsageError(f"{missing[0]}: there is no such file")
     return open_source(
         [Path(f) for f in asked["files"]],
         asked["format"],
@@ -109,4 +113,5 @@ def describe_data_set(ws: Workspace, name: str) -> dict[str, Any]:
         "path": row["folder"],
         "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         "models": [m["name"] for m in models],
+        "feature_names": list(DataSet.open(path).feature_names),
     }

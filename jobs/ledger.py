@@ -1,4 +1,4 @@
-"""The ledger: one SQLite file, and its commit is the only commit (DESIGN 4.3).
+"""The ledger: one SQLite file, and its commit is the only commit.
 
 Only the driver process opens it. Unit ids stand in it in the clear while their request waits; the
 receipt's transaction removes them and leaves keyed hashes (``secure_delete`` zeroes what goes).

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..storage.cells import pseudonym
 from .errors import UsageError
 from .ledger import Ledger, now
 
@@ -66,6 +67,15 @@ def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
     }
 
 
-def receipts(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return all receipts, a line each."""
-    return [json.loads(r["body"]) for r in ledger.rows("SELECT body FROM receipts ORDER BY id")]
+def receipts(
+    ledger: Ledger, data: str | None = None, unit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return receipts, a line each: all, or those of a data set, or of one of its units."""
+    found = [json.loads(r["body"]) for r in ledger.rows("SELECT body FROM receipts ORDER BY id")]
+    if data is not None:
+        found = [body for body in found if body["data"] == data]
+    if unit is not None:
+        if data is None:
+            raise UsageError("a unit is one of a data set: name it with --data")
+        found = [b for b in found if b["unit_hash"] == pseudonym(data, unit, ledger.salt)]
+    return found

@@ -102,7 +102,7 @@ def forget(
     data_set = DataSet.open(ws.root / row["folder"])
     salt = ledger.salt
     asked = np.unique(units)
-    names = {int(u): pseudonym(int(u), salt) for u in asked}
+    names = {int(u): pseudonym(data, int(u), salt) for u in asked}
     with ledger.transaction():
         states = _states(ledger, data, names.values())
         fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
@@ -120,6 +120,12 @@ def forget(
             "VALUES (?, ?, ?, 'queued', ?)",
             [(data, u, names[u], received) for u in known.live.tolist()],
         )
+        made = ledger.rows(
+            "SELECT id AS request, unit FROM requests WHERE data_set = ? AND state = 'queued' "
+            "AND received = ? ORDER BY id",
+            data,
+            received,
+        )
         ledger.event("forget", {"data": data, "requests": len(known.live)})
     erased = sum(state == "done" for state in states.values())
     return {
@@ -129,6 +135,7 @@ def forget(
         "already_requested": len(states) - erased,
         "already_erased": erased,
         "missing": len(known.missing),
+        "requests": made,
     }
 
 

@@ -8,7 +8,7 @@ twin can't be told from what they derived from the erased row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..pipeline.fixedpoint import CENTROID_GRID, Scaling
 from ..storage.cells import fingerprints
 from ..storage.dataset import DataSet
+from ..storage.errors import BadInputError
 from ..storage.importers import open_features
 from ..storage.sentinel import PatternSet, ScanReport, scan_tree
 from ..storage.versions import read_version
@@ -40,28 +41,30 @@ def scan(
         names = [data] if data else [r["name"] for r in ws.ledger.rows("SELECT * FROM data_sets")]
         if not names:
             raise UsageError("the workspace has no data set, so there is nothing to scan for")
-        x = _read_rows(ws, file, names, format)
-        live = _LiveTwins(ws, x)
-        patterns = PatternSet(_patterns(ws, x))
+        readings = _read_rows(ws, file, names, format)
+        live = _LiveTwins(ws, readings.values())
+        patterns = PatternSet(p for x in readings.values() for p in _patterns(ws, x))
         report = scan_tree([ws.root], patterns, is_live=live, on_progress=progress)
-    return _summary(ws, report, live, len(x))
+    rows = len(next(iter(readings.values())))
+    return {"data": sorted(readings), **_summary(ws, report, live, rows)}
 
 
-def _read_rows(ws: Workspace, file: Path, names: Sequence[str], format: str) -> NDArray[np.float32]:
-    """The rows of the file, by the first data set whose columns it has."""
-    refused: UsageError | None = None
+def _read_rows(
+    ws: Workspace, file: Path, names: Sequence[str], format: str
+) -> dict[str, NDArray[np.float32]]:
+    """The rows of the file as each data set reads them whose columns it has."""
+    readings = {}
+    refused = []
     for name in names:
         data_set = DataSet.open(ws.root / ws.ledger.data_set(name)["folder"])
         try:
             source = open_features([file], format, data_set.feature_names)
-        except ValueError as error:
-            refused = UsageError(f"{error} (data set {name})")
-            continue
-        x = np.concatenate([b.x for b in source.blocks()])
-        if len(x) == 0:
-            raise UsageError(f"{file} has no row to scan for")
-        return x
-    raise refused or UsageError("no data set to compare with")
+            readings[name] = np.concatenate([b.x for b in source.blocks()])
+        except BadInputError as error:
+            refused.append(f"{name}: {error}")
+    if not readings:
+        raise UsageError(f"{file} fits no data set ({'; '.join(refused)}); see --data and --format")
+    return readings
 
 
 def _patterns(ws: Workspace, x: NDArray[np.float32]) -> Iterator[tuple[bytes, int, str]]:
@@ -94,7 +97,7 @@ def _scalings(ws: Workspace, features: int) -> Iterator[tuple[str, Scaling]]:
 class _LiveTwins:
     """Tells whether found bytes are those of a live row that looks like an erased one."""
 
-    def __init__(self, ws: Workspace, x: NDArray[np.float32]) -> None:
+    def __init__(self, ws: Workspace, readings: Iterable[NDArray[np.float32]]) -> None:
         self.twins: set[int] = set()
         """Rows of the scan that were erased and have a live twin."""
         self._sets: dict[Path, DataSet] = {}
@@ -103,9 +106,10 @@ class _LiveTwins:
             self._sets[path] = DataSet.open(path)
         erased = {r["fingerprint"] for r in ws.ledger.rows("SELECT fingerprint FROM erased_rows")}
         self._erased: dict[bytes, list[int]] = {}
-        for key, (row, mark) in enumerate(zip(x, fingerprints(x, ws.ledger.salt), strict=True)):
-            if mark in erased:
-                self._erased.setdefault(row.tobytes(), []).append(key)
+        for x in readings:
+            for key, (row, mark) in enumerate(zip(x, fingerprints(x, ws.ledger.salt), strict=True)):
+                if mark in erased:
+                    self._erased.setdefault(row.tobytes(), []).append(key)
         self._units: dict[Path, NDArray[np.int64]] = {}
 
     def __call__(self, file: Path, offset: int, length: int) -> bool:

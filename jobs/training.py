@@ -114,7 +114,7 @@ def train(
             record = quantized.fit(passes, settings)
             path = ws.new_version_path(model, 1)
             arrays = to_arrays(record, settings)
-            attrs = version_attrs(model, 1, asked["algorithm"], settings, row, None)
+            attrs = version_attrs(model, 1, asked["algorithm"], settings, record, row, None)
             digest = write_version(path, arrays, attrs)
         summary = {
             "job": job,
@@ -156,11 +156,13 @@ def version_attrs(
     number: int,
     algorithm: str,
     settings: Settings,
+    record: Record,
     data_set: Mapping[str, Any],
     parent: str | None,
 ) -> dict[str, Any]:
     """Return the attributes of a model version's group."""
     return {
+        "final_step": None if record.empty else record.final_number,
         "model": model,
         "version": number,
         "algorithm": algorithm,

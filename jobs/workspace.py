@@ -16,7 +16,7 @@ from typing import IO, Self
 
 from ..storage import files
 from ..storage.fence import Fence, FenceHeldError, make_fence, take_over
-from .errors import JobError, LockedError, UsageError
+from .errors import LockedError, UsageError
 from .ledger import Ledger, now
 
 HOLDER_BYTES = 512
@@ -122,6 +122,12 @@ class Workspace:
             finally:
                 _write_holder(file, "")
 
+    def note_dead_jobs(self) -> None:
+        """Show jobs of dead processes as interrupted, if nobody holds the lock."""
+        with (self.root / "lock").open("r+") as file:
+            if _lock_now(file):
+                self._mark_interrupted()
+
     def _take_fence(self) -> Fence:
         try:
             return take_over(self.root / "fence")
@@ -166,7 +172,7 @@ class Workspace:
             )
         table = "data_sets" if kind == "data set" else "models"
         if self.ledger.row(f"SELECT name FROM {table} WHERE name = ?", name) is not None:
-            raise JobError(f"there is a {kind} named {name!r} already; choose another name")
+            raise UsageError(f"there is a {kind} named {name!r} already; choose another name")
 
 
 def _write_holder(file: IO[str], text: str) -> None:

@@ -52,6 +52,8 @@ class Deletion:
     """Units asked for that are not in the model."""
     passes: int
     """Passes over the remaining rows."""
+    reason: str
+    """Why the model did not stand; empty where it did."""
 
 
 def resolve_settings(
@@ -123,7 +125,7 @@ def delete_rows(
 ) -> tuple[Record, quantized.Outcome]:
     """``quantized.delete`` for rows given by value: see there."""
     if record.empty or not len(removed.units):
-        return record, quantized.Outcome("unchanged", None, 0)
+        return record, quantized.Outcome("unchanged", None, 0, "")
     fixed = record.scaling.fixed(removed.x)
     live = np.zeros(len(fixed), np.int64)
 
@@ -228,6 +230,7 @@ class KMeans:
             len(index),
             len(asked) - len(found),
             outcome.passes,
+            outcome.reason,
         )
 
     def _find(self, units: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -266,8 +269,7 @@ class KMeans:
 
     @property
     def n_iter_(self) -> int:
-        record = self._alive()
-        return next(i for i, s in enumerate(record.steps) if s is record.final)
+        return self._alive().final_number
 
     @property
     def n_rows_(self) -> int:

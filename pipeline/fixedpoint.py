@@ -2,7 +2,7 @@
 
 Rows lie on the grid of 2^-24 (0 .. 2^24, exact in float32), centroids on the grid of 2^-23 (exact
 in float32 below 2). Integer addition is associative: results do not depend on cells or workers, and
-subtracting a row is the exact inverse of adding it (DESIGN: "Integers decide").
+subtracting a row is the exact inverse of adding it.
 """
 
 from __future__ import annotations

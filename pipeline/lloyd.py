@@ -4,7 +4,7 @@ It works on blocks of 64 rows: the block is turned feature-major, squared distan
 16 rows at a time in float32 (``lanes``), and rows are then added to their cluster's integer sums. float32 is
 a filter only: where the best two distances are too close to tell, the exact int64 squared
 distances decide, ties to the lowest index. So labels, counts and sums are functions of the integers
-alone (DESIGN: "Integers decide").
+alone.
 
 Rows come either as float32 (a cell as stored; ``Scaling`` is applied block by block) or as int32 on
 the row grid (in memory). A row whose unit is negative is a hole and is skipped.

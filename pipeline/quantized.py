@@ -1,6 +1,6 @@
 """Q-k-means and k-means: training, and deletion by replay, as one and the same loop.
 
-"Making AI Forget You", section 4.1 and algorithms 4 and 5, with these corrections (DESIGN, 5):
+"Making AI Forget You", section 4.1 and algorithms 4 and 5, with these corrections:
 a deleted row leaves the partition that was really used (that of each step's *quantized*
 centroids); the mean is the exact mean of the rows that remain; a deleted seed is redrawn from its
 stage on; accept decisions and scaling bounds are checked as well.
@@ -145,10 +145,15 @@ class Record:
         return Scaling.between(self.extent.lower, self.extent.upper)
 
     @property
+    def final_number(self) -> int:
+        """The number of the last accepted step; of seeding alone, 0."""
+        rejected = len(self.steps) > 1 and self.steps[-1].loss >= self.steps[-2].loss
+        return len(self.steps) - (2 if rejected else 1)
+
+    @property
     def final(self) -> Step:
         """The last accepted step."""
-        rejected = len(self.steps) > 1 and self.steps[-1].loss >= self.steps[-2].loss
-        return self.steps[-2 if rejected else -1]
+        return self.steps[self.final_number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,8 @@ class Outcome:
     """The first step that differs; None where the model stands."""
     passes: int
     """Passes over the remaining rows."""
+    reason: str
+    """Why the model did not stand, features by number; empty where it did."""
 
 
 def fit(passes: Passes, settings: Settings) -> Record:
@@ -212,18 +219,25 @@ def delete(
     quantized centroids; removed_square_sum is their share of Q (in 2^-48).
     """
     counting = _Counting(remaining)
-    left = record.extent.rows - len(removed.units)
-    if left == 0:
-        return fit(counting, settings), Outcome("retrained", 0, counting.passes)
+    if len(removed.units) == record.extent.rows:
+        return fit(counting, settings), Outcome("retrained", 0, 0, "no row is left")
     extent = _shrunk_extent(record.extent, removed, settings)
-    if extent is None:
-        return fit(counting, settings), Outcome("retrained", 0, counting.passes)
+    ranged = settings.bounds is None
+    moved = np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0))
+    if ranged and len(moved):
+        new = fit(counting, settings)
+        named = ", ".join(map(str, moved[:5])) + (", ..." if len(moved) > 5 else "")
+        reason = f"the range of feature {named} lost its last row at one end"
+        return new, Outcome("retrained", 0, counting.passes, reason)
     memory = Remembering(
         counting, record, removed, extent, assign_removed, record.square_sum - removed_square_sum
     )
     new = fit(memory, settings)
     first = _first_difference(record.steps, new.steps)
-    return new, Outcome("unchanged" if first is None else "resumed", first, counting.passes)
+    if first is None:
+        return new, Outcome("unchanged", None, counting.passes, "")
+    reason = "a seed was deleted" if first == 0 else f"step {first} came out differently"
+    return new, Outcome("resumed", first, counting.passes, reason)
 
 
 def _bounded(extent: Extent, settings: Settings) -> Extent:
@@ -235,15 +249,13 @@ def _bounded(extent: Extent, settings: Settings) -> Extent:
     return Extent(extent.rows, np.full_like(like, lower), np.full_like(like, upper), none, none)
 
 
-def _shrunk_extent(extent: Extent, removed: Removed, settings: Settings) -> Extent | None:
-    """The extent after the removal; None when a bound's last row goes, so that it moves."""
+def _shrunk_extent(extent: Extent, removed: Removed, settings: Settings) -> Extent:
+    """The extent after the removal; where a count becomes 0 its bound does not hold any more."""
     if settings.bounds is not None:
         lower_count, upper_count = extent.lower_count, extent.upper_count
     else:
         lower_count = extent.lower_count - np.count_nonzero(removed.x == extent.lower, axis=0)
         upper_count = extent.upper_count - np.count_nonzero(removed.x == extent.upper, axis=0)
-        if not (lower_count.all() and upper_count.all()):
-            return None
     left = extent.rows - len(removed.units)
     return Extent(left, extent.lower, extent.upper, lower_count, upper_count)
 

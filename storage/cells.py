@@ -74,9 +74,9 @@ def hash_units(units: NDArray[np.int64], salt: bytes) -> NDArray[np.uint64]:
     return out
 
 
-def pseudonym(unit: int, salt: bytes) -> str:
-    """Return the keyed 128-bit hash (hex) by which ledger and receipts name a unit."""
-    message = b"unit" + int(unit).to_bytes(8, "little")
+def pseudonym(data_set: str, unit: int, salt: bytes) -> str:
+    """Return the keyed 128-bit hash (hex) by which ledger and receipts name a data set's unit."""
+    message = b"unit" + int(unit).to_bytes(8, "little") + data_set.encode()
     return hashlib.blake2b(message, key=salt, digest_size=16).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A stored data set: one Zarr group of hash-ordered cells (DESIGN 4.1).
+"""A stored data set: one Zarr group of hash-ordered cells.
 
 Arrays: ``x`` (cell, slot, feature) float32, ``y`` (cell, slot) where there are labels, ``unit``
 (cell, slot) int64 with -1 for empty or erased slots; per cell and feature ``minimum``, ``maximum``

@@ -1,4 +1,4 @@
-"""Erasure in place: the bytes of deleted rows are overwritten where they stand (DESIGN 4.4).
+"""Erasure in place: the bytes of deleted rows are overwritten where they stand.
 
 The order is unit = -1 first, then x and y, each synced: after a crash the addresses in the
 ledger's commit say what to do again, and doing it again is harmless.

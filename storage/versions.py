@@ -1,4 +1,4 @@
-"""Model versions: immutable Zarr groups of named arrays, each with a digest (DESIGN 4.2).
+"""Model versions: immutable Zarr groups of named arrays, each with a digest.
 
 A new version links every chunk that it shares with its parent and writes only what changes; it is
 durable when ``write_version`` returns, and becomes current when the ledger says so.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,10 +27,16 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.slow
 def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
     """An editable install would hide a folder that the wheel leaves out."""
+    source = tmp_path / "source"
+    folders = ("pipeline", "storage", "jobs", "cluster")
+    for folder in folders:
+        shutil.copytree(ROOT / folder, source / folder)
+    for name in ("pyproject.toml", "README.md", "__init__.py", "py.typed"):
+        shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
-    subprocess.run([*command, str(ROOT)], check=True)
+    subprocess.run([*command, str(source)], check=True)
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
-    for folder in ("pipeline", "storage", "jobs", "cluster"):
+    for folder in folders:
         for file in (ROOT / folder).glob("*.py"):
             assert f"expunge/{folder}/{file.name}" in names
     assert "expunge/storage/higgs_like.json" in names and "expunge/py.typed" in names
@@ -43,7 +50,7 @@ def test_the_demo_runs_and_starts_afresh(
     for _ in range(2):
         assert run([*arguments, "--deletions", "50"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["receipts"] == 50
+        assert len(found["receipts"]) == 50
         assert {m["model"] for m in found["models"]} == {"k-means", "q-kmeans"}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")

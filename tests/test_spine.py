@@ -208,6 +208,33 @@ def test_a_live_twin_is_told_apart(cli: Cli, csv_file: Write) -> None:
     assert found["matches"] == 0 and found["live_twins"] == 0
 
 
+def test_the_scan_reads_the_file_as_every_data_set_that_it_fits(cli: Cli, tmp_path: Path) -> None:
+    cli("init", tmp_path / "ws")
+    path = tmp_path / "both.csv"
+    path.write_text("id,a,b,c\n" + "".join(f"{i},{i * i},{i + 7},{i * 3}\n" for i in range(50)))
+    cli("data", "import", "all", path, "--format", "csv")
+    cli("data", "import", "less", path, "--format", "csv", "--drop", "id")
+    wanted = tmp_path / "wanted.csv"
+    wanted.write_text("id,a,b,c\n300,4,9,6\n")
+    found = cli("scan", "--rows", wanted, code=5)
+    # The row with another id is no row of "all", but it is one of "less".
+    assert found["data"] == ["all", "less"]
+    assert any(file.startswith("data/less.zarr/x/") for file in found["files"])
+    wanted.write_text("z\n1\n")
+    error = cli("scan", "--rows", wanted, code=2)
+    assert "all:" in error and "less:" in error
+
+
+def test_a_unit_finds_its_receipt(cli: Cli, csv_file: Write) -> None:
+    start(cli, csv_file(blobs(300)))
+    made = cli("forget", "--data", "t", "--unit", "4,9")["requests"]
+    assert [r["unit"] for r in made] == [4, 9]
+    cli("batch", "run", "--yes", *INLINE)
+    found = cli("receipt", "list", "--data", "t", "--unit", 9)["receipts"]
+    assert [r["request"] for r in found] == [made[1]["request"]]
+    assert cli("receipt", "list", "--data", "t", "--unit", 10)["receipts"] == []
+
+
 def test_a_row_left_on_disk_is_found(cli: Cli, csv_file: Write, tmp_path: Path) -> None:
     """The scan has power: plant a deleted row in each encoding in a stray file."""
     x = blobs(200)
@@ -265,15 +292,16 @@ def test_predict_prints_the_training_labels(cli: Cli, csv_file: Write) -> None:
         (("train", "a", "--data", "t", "--algorithm", "nearest"), 2, "k-means, q-kmeans"),
         (("train", "a", "--data", "x", "--algorithm", "k-means"), 2, "known: t"),
         (("train", "../a", "--data", "t", "--algorithm", "k-means"), 2, "can't be the name"),
-        (("train", "km", "--data", "t", "--algorithm", "k-means"), 1, "already"),
-        (("train", "a", "--data", "t", "--algorithm", "k-means", "--cluster", "moon"), 1, "moon"),
+        (("train", "km", "--data", "t", "--algorithm", "k-means"), 2, "already"),
+        (("train", "a", "--data", "t", "--algorithm", "k-means", "--cluster", "moon"), 2, "moon"),
         (("model", "show", "none"), 2, "known: km, qk"),
         (("job", "show", "99"), 2, "no job 99"),
         (("job", "resume", "1"), 2, "nothing to resume"),
         (("receipt", "show", "R1"), 2, "no receipt"),
         (("forget", "--data", "t"), 2, "exactly one"),
         (("forget", "--data", "t", "--unit", "-4"), 2, "not a unit id"),
-        (("data", "import", "t", "nowhere.csv", "--format", "csv"), 1, "already"),
+        (("data", "import", "t", "nowhere.csv", "--format", "csv"), 2, "already"),
+        (("data", "import", "u", "nowhere.csv", "--format", "csv"), 2, "no such file"),
         (("data", "generate", "g", "--like", "moons", "--rows", "5"), 2, "higgs, gaussian"),
         (("data", "generate", "g", "--like", "higgs", "--rows", "0"), 2, "rows"),
         (
