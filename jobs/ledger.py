@@ -17,7 +17,7 @@ from typing import Any
 
 from ..storage.errors import NoSpaceError
 from ..storage.schema import SCHEMA_VERSION
-from ..storage.space import RESERVE, no_space
+from ..storage.space import RESERVE, free_bytes, no_space
 from .errors import JobError, UsageError
 
 TABLES = """
@@ -135,7 +135,7 @@ class Ledger:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            if _for_lack_of_room(error, self._path):
                 raise no_space(self._path.parent, "the ledger", RESERVE) from error
             raise
 
@@ -299,8 +299,19 @@ def _connect(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             connection.close()
+            if _for_lack_of_room(error, path):
+                raise no_space(path.parent, "the ledger", RESERVE) from error
             raise JobError(f"{path} can't be opened as a ledger ({error})") from error
     return connection
+
+
+def _for_lack_of_room(error: sqlite3.DatabaseError, path: Path) -> bool:
+    """Whether SQLite failed since the disk is full; opening then reports an I/O error."""
+    kind = error.sqlite_errorcode & 0xFF
+    if kind == sqlite3.SQLITE_FULL:
+        return True
+    failed = kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return failed and free_bytes(path.parent) < RESERVE
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
