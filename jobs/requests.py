@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,37 @@ def sampled_units(ws: Workspace, data: str, rate: float, seed: int) -> NDArray[n
         raise UsageError(f"--sample is {rate}; it must lie above 0 and at most at 1")
     data_set = DataSet.open(ws.root / ws.ledger.data_set(data)["folder"])
     key = seed.to_bytes(16, "little", signed=True)
-    live = [np.unique(data_set.read_units(cell)) for cell in range(data_set.cells)]
-    units = np.concatenate([part[part >= 0] for part in live])
-    if round(rate * len(units)) == 0:
-        raise UsageError(f"--sample {rate} of {len(units)} units is none; raise the rate")
-    order = np.argsort(hash_units(units, key), kind="stable")
-    chosen: NDArray[np.int64] = units[order[: round(rate * len(units))]]
-    return chosen
+    total, units = _lowest(data_set, key, _enough(rate, int(data_set.statistics().live.sum())))
+    wanted = round(rate * total)
+    if len(units) < wanted:
+        total, units = _lowest(data_set, key, 1.0)
+    if wanted == 0:
+        raise UsageError(f"--sample {rate} of {total} units is none; raise the rate")
+    return units[:wanted]
+
+
+def _enough(rate: float, rows: int) -> float:
+    """A share of the hash range in which rate n of n units surely lie: eight deviations above."""
+    return min(1.0, rate + 8 * sqrt(rate / max(1, rows)) + 8 / max(1, rows))
+
+
+def _lowest(data_set: DataSet, key: bytes, share: float) -> tuple[int, NDArray[np.int64]]:
+    """Return how many live units there are, and those in the lowest part of the hash range.
+
+    Ordered by their keyed hash; what lies above is not kept, so memory follows the sample's size.
+    """
+    total = 0
+    units, hashes = [], []
+    for cell in range(data_set.cells):
+        here = np.unique(data_set.read_units(cell))
+        here = here[here >= 0]
+        ranks = hash_units(here, key)
+        low = ranks <= np.uint64(share * (2**64 - 2**11)) if share < 1 else ranks >= 0
+        total += len(here)
+        units.append(here[low])
+        hashes.append(ranks[low])
+    order = np.argsort(np.concatenate(hashes), kind="stable")
+    return total, np.concatenate(units)[order]
 
 
 @dataclass(frozen=True, slots=True)

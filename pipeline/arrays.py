@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import reduce
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
+from numba import get_num_threads
 from numpy.typing import NDArray
 
 from . import lloyd, seeding
@@ -13,6 +18,10 @@ from .fixedpoint import Extent, Scaling, extent_of
 from .lloyd import Tally
 from .quantized import Draw
 from .seeding import Winner
+
+Result = TypeVar("Result")
+THREAD_VALUES = 1 << 19
+"""Values (rows x features) that are worth a thread."""
 
 
 def ordinals_of(units: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -45,19 +54,41 @@ class ArrayPasses:
         return extent_of(self.x[self.units >= 0])
 
     def square_sum(self, scaling: Scaling) -> int:
-        return lloyd.square_sum(self.fixed(scaling), self.units, None)
+        fixed = self.fixed(scaling)
+        return sum(self._map(lambda part: lloyd.square_sum(fixed[part], self.units[part], None)))
 
     def race(
         self, scaling: Scaling, draw: Draw, random_state: int, centres: NDArray[np.int64]
     ) -> Winner | None:
         key = draw.key(random_state)
         fixed = self.fixed(scaling)
-        return seeding.race(fixed, self.units, self.ordinals, None, centres, key, draw.stage)
+
+        def heat(part: slice) -> Winner | None:
+            units, ordinals = self.units[part], self.ordinals[part]
+            return seeding.race(fixed[part], units, ordinals, None, centres, key, draw.stage)
+
+        return reduce(seeding.first_of, self._map(heat))
 
     def assign(
         self, scaling: Scaling, centroids: NDArray[np.int64], present: NDArray[np.bool_]
     ) -> Tally:
-        return lloyd.assign(self.fixed(scaling), self.units, None, centroids, present)
+        fixed = self.fixed(scaling)
+
+        def tally(part: slice) -> Tally:
+            return lloyd.assign(fixed[part], self.units[part], None, centroids, present)
+
+        return reduce(lambda one, other: one + other, self._map(tally))
+
+    def _map(self, work: Callable[[slice], Result]) -> list[Result]:
+        """Run compiled work on parts of the rows, one a thread (as many as Numba may use)."""
+        rows, features = self.x.shape
+        threads = min(get_num_threads(), max(1, rows * features // THREAD_VALUES))
+        edges = [rows * i // threads for i in range(threads + 1)]
+        parts = [slice(a, b) for a, b in pairwise(edges)]
+        if threads == 1:
+            return [work(part) for part in parts]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(work, parts))
 
     def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
         """The rows on the row grid, kept for as long as the scaling stays the same."""

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
+from support import same
 
-from expunge.pipeline import lloyd
+from expunge import KMeans
+from expunge.pipeline import arrays, lloyd
 from expunge.pipeline.fixedpoint import CENTROID_GRID, ROW_GRID, Scaling, extent_of
 from expunge.pipeline.lanes import LANES
 from expunge.pipeline.lloyd import Tally, assign, relative_error, square_sum
@@ -292,3 +294,17 @@ def test_the_square_sum_is_exact(n: int, d: int, state: int) -> None:
 def test_the_square_sum_goes_beyond_64_bits() -> None:
     fixed = np.full((1000, 100), ROW_GRID, np.int32)
     assert square_sum(fixed, np.zeros(1000, np.int64), None) == 1000 * 100 * 2**48 > 2**64
+
+
+def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    x = rng.random((5000, 4)).astype(np.float32)
+    one = KMeans(6, random_state=2).fit(x)
+    monkeypatch.setattr(arrays, "THREAD_VALUES", 1000)
+    monkeypatch.setattr(arrays, "get_num_threads", lambda: 3)
+    three = KMeans(6, random_state=2).fit(x)
+    same(one.record_, three.record_)
+    gone = rng.choice(5000, 100, replace=False)
+    one.delete(gone)
+    three.delete(gone)
+    same(one.record_, three.record_)

@@ -13,6 +13,7 @@ from support import INLINE, Cli, same
 
 from expunge import KMeans, QKMeans
 from expunge.jobs.ledger import Ledger, chain_hash
+from expunge.jobs.requests import sampled_units
 from expunge.jobs.training import load_model
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.quantized import Record
@@ -125,6 +126,19 @@ def test_a_sample_is_a_function_of_its_seed(cli: Cli, csv_file: Write, tmp_path:
     assert cli("forget", "--data", "t", "--sample", 0.02, "--seed", 5)["already_requested"] == 20
     assert cli("forget", "--data", "t", "--sample", 0.02, "--seed", 6)["queued"] > 10
     assert "--sample" in cli("forget", "--data", "t", "--sample", 1.5, code=2)
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.5])
+def test_a_sample_is_the_same_whatever_was_kept(
+    cli: Cli, csv_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    start(cli, csv_file(blobs(1000)))
+    with Workspace.open(tmp_path / "ws") as ws:
+        usual = sampled_units(ws, "t", 0.1, 4)
+        # Keep too few at first, so that the second pass is needed, and keep far more than needed.
+        monkeypatch.setattr("expunge.jobs.requests._enough", lambda rate, rows: share)
+        assert sampled_units(ws, "t", 0.1, 4).tolist() == usual.tolist()
+    assert len(set(usual.tolist())) == 100
 
 
 def test_units_file(cli: Cli, csv_file: Write, tmp_path: Path) -> None:
