@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 CONNECT_SECONDS = 15
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss)://[^\s:/]+:\d+/?")
-_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\s*", re.IGNORECASE)
+LEAST_MEMORY = 320 << 20
+"""Bytes below which a worker would be restarted for ever: libraries alone take about 250 MB."""
 
 
 class ClusterError(Exception):
@@ -32,8 +36,15 @@ def check_cluster(cluster: str, workers: int | None, memory_limit: str | None) -
         )
     if workers is not None and workers < 1:
         raise BadClusterError(f"--workers is {workers}; it must be at least 1")
-    if memory_limit is not None and not _MEMORY.fullmatch(memory_limit):
-        raise BadClusterError(f"--memory-limit is {memory_limit!r}; give it like 1GiB or 512MB")
+    if memory_limit is not None:
+        try:
+            size = parse_bytes(memory_limit)
+        except ValueError:
+            size = -1
+        if size < LEAST_MEMORY:
+            raise BadClusterError(
+                f"--memory-limit is {memory_limit!r}; give at least 320MiB, like 512MiB or 1GiB"
+            )
 
 
 @contextmanager
@@ -62,8 +73,8 @@ def connect(
 
 @contextmanager
 def _local(workers: int | None, memory_limit: str | None, spill: Path) -> Iterator[Client]:
-    with (
-        LocalCluster(
+    with _ignoring_interrupts():
+        local = LocalCluster(
             n_workers=workers or os.cpu_count() or 1,
             threads_per_worker=1,
             processes=True,
@@ -71,8 +82,23 @@ def _local(workers: int | None, memory_limit: str | None, spill: Path) -> Iterat
             local_directory=str(spill),
             # Any free port: a fixed one would warn where two clusters run on a machine.
             dashboard_address=":0",
-            silence_logs=logging.ERROR,
-        ) as local,
-        Client(local) as client,
-    ):
+            silence_logs=logging.CRITICAL,
+        )
+    with local, Client(local) as client:
         yield client
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C inside the block: processes started there inherit that.
+
+    The terminal sends it to workers too, but only the driver is to decide what follows.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -6,11 +6,13 @@ Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 faile
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from sqlite3 import DatabaseError
 from typing import Annotated
 
 import typer
@@ -22,6 +24,8 @@ from .console import Json, Session, session
 from .errors import JobError
 from .workspace import Workspace
 
+INTERRUPTED = 130
+_INTERRUPTED = "interrupted; expunge job list shows what can be resumed\n"
 app = typer.Typer(
     name="expunge",
     no_args_is_help=True,
@@ -72,17 +76,22 @@ def init(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     debug = "--debug" in arguments
+    if sys.stdout is None:
+        sys.stdout = io.StringIO()
     try:
         app(args=list(arguments))
     except SystemExit as end:
+        if end.code == INTERRUPTED:
+            sys.stderr.write(_INTERRUPTED)
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; expunge job list shows what can be resumed\n")
-        return 130
-    except (JobError, StorageError, ClusterError, OSError) as error:
+        sys.stderr.write(_INTERRUPTED)
+        return INTERRUPTED
+    except (JobError, StorageError, ClusterError, OSError, DatabaseError) as error:
         if debug:
             traceback.print_exc()
-        sys.stderr.write(f"error: {error}\n")
+        damaged = "the ledger is damaged: " if isinstance(error, DatabaseError) else ""
+        sys.stderr.write(f"error: {damaged}{error}\n")
         if isinstance(error, JobError):
             return error.exit_code
         return 2 if isinstance(error, BadInputError | BadClusterError) else 1

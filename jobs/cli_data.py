@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Json, pairs, session, showing, table
+from .console import Json, Seed, pairs, session, showing, table
 from .importing import describe_data_set, make_data_set
 
 data = typer.Typer(no_args_is_help=True, help="Data sets: import, generate, list, show.")
@@ -63,7 +63,7 @@ def generate(
     rows: Annotated[int, typer.Option(help="Rows to generate.")],
     features: Annotated[int | None, typer.Option(help="Features (gaussian; 25).")] = None,
     clusters: Annotated[int | None, typer.Option(help="Components (gaussian; 5).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
+    seed: Seed = 0,
     cells: Cells = None,
     as_json: Json = False,
 ) -> None:

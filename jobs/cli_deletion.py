@@ -11,6 +11,7 @@ from .console import (
     Cluster,
     Json,
     MemoryLimit,
+    Seed,
     Workers,
     confirm,
     open_fold,
@@ -21,7 +22,7 @@ from .console import (
 )
 from .deletion import forecast, run_batch
 from .demo import run_demo
-from .errors import UsageError, VerifyError
+from .errors import JobError, UsageError, VerifyError
 from .receipts import receipt as read_receipt
 from .receipts import receipts
 from .requests import forget, parse_units, read_units_file, sampled_units
@@ -35,7 +36,7 @@ _QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing
 _PLAN = ("requests", "units", "cells")
 _BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
 _MODELS = ("model", "action", "passes", "seconds", "rows", "version", "reason")
-JobId = Annotated[int, typer.Argument(metavar="ID", help="The job's number, see job list.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="See job list.")]
 NOTHING = "nothing is queued"
 
 
@@ -57,7 +58,7 @@ def forget_(
     sample: Annotated[
         float | None, typer.Option(help="Share of live units, at random: 0.001 is 0.1%.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0,
+    seed: Seed = 0,
     missing: Annotated[str, typer.Option(help="Unknown units: error or ignore.")] = "error",
     as_json: Json = False,
 ) -> None:
@@ -198,6 +199,11 @@ def scan_(
             f"{len(found['rows_found'])} of {found['rows']} rows found, at {found['matches']} "
             f"places, in {where}"
         )
+    unsure = [f"{len(found['not_searchable'])} rows whose bytes are all alike"] * bool(
+        found["not_searchable"]
+    )
+    if unsure or found["skipped"]:
+        raise JobError(f"nothing found, but not searched: {', '.join(unsure + found['skipped'])}")
 
 
 def demo(
@@ -208,7 +214,7 @@ def demo(
     ),
     file: Annotated[Path | None, typer.Option(help="Rows to import instead.")] = None,
     format: Annotated[str, typer.Option(help="Format of --file.")] = "higgs",
-    deletions: Annotated[int, typer.Option(help="Random rows to delete.")] = 1000,
+    deletions: Annotated[int, typer.Option(min=1, help="Random rows to delete.")] = 1000,
     as_json: Json = False,
 ) -> None:
     """The whole path on this machine: data, models, a deletion batch, proof."""

@@ -15,6 +15,7 @@ from .console import (
     Cluster,
     Json,
     MemoryLimit,
+    Seed,
     Workers,
     open_fold,
     pairs,
@@ -59,7 +60,7 @@ def train_(
             "q-kmeans also epsilon (by size) and gamma (0.2).",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The algorithm's random_state.")] = 0,
+    seed: Seed = 0,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
@@ -136,8 +137,11 @@ def predict_(
     with session(ctx).open() as ws:
         row, _, _ = load_model(ws, name)
         data_set = DataSet.open(ws.root / ws.ledger.data_set(row["data_set"])["folder"])
-        given = format or str(data_set.attrs["source"].get("format", "csv"))
-        source = open_features([file], given if given in FORMATS else "csv", data_set.feature_names)
+        made = str(data_set.attrs["source"].get("format", "csv"))
+        given = format or (made if made in FORMATS else "csv")
+        if not file.exists():
+            raise UsageError(f"{file}: there is no such file")
+        source = open_features([file], given, data_set.feature_names)
         labels = [predict(ws, name, block.x) for block in source.blocks()]
     found = np.concatenate(labels).tolist() if labels else []
     session(ctx).emit(

@@ -33,6 +33,7 @@ Cluster = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Local worker processes; one a core if unset.")]
 MemoryLimit = Annotated[str | None, typer.Option(help="Memory a local worker may use, e.g. 1GiB.")]
+Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1)]
 INLINE = "inline"
 PIPE_WIDTH = 1000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+\+00:00")

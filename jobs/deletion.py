@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from ..pipeline.clusterers import delete_rows
 from ..storage.cells import fingerprints
-from ..storage.dataset import DataSet
+from ..storage.dataset import CellStatistics, DataSet
 from ..storage.fence import Fence
 from ..storage.files import metered
 from ..storage.versions import write_version
@@ -92,7 +92,7 @@ def resume_deletion(
     ws.ledger.restart_job(job)
     report = ws.ledger.job(job)["report"]
     if "committed" in report:
-        return finish(ws, job, fence, fold, report, {}, progress)
+        return _finish(ws, job, fence, fold, report, {}, progress)
     return _run(ws, job, fence, fold, progress)
 
 
@@ -143,10 +143,9 @@ def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Tar
     )
     targets = []
     for name in sorted({r["data_set"] for r in rows}):
-        row = ledger.data_set(name)
+        row, data_set = ledger.open_data_set(name, ws.root)
         units = np.array([r["unit"] for r in rows if r["data_set"] == name], np.int64)
         models = ledger.rows("SELECT name FROM models WHERE data_set = ? ORDER BY name", name)
-        data_set = DataSet.open(ws.root / row["folder"])
         targets.append(Target(row, data_set, units, tuple(m["name"] for m in models)))
     return targets
 
@@ -163,6 +162,8 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
                 progress("gather")
                 salt = ledger.salt
                 gathered = [gather(t.data_set, t.units, salt, fold) for t in targets]
+                for target, rows in zip(targets, gathered, strict=True):
+                    _check_found(target, rows)
             with ledger.step(job, "update"):
                 versions = [
                     _next_version(ws, target, name, rows, fold, progress)
@@ -191,7 +192,38 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
         for t, g in zip(targets, gathered, strict=True)
         for p in g.parts
     }
-    return finish(ws, job, fence, fold, report, known, progress)
+    return _finish(ws, job, fence, fold, report, known, progress)
+
+
+def _finish(
+    ws: Workspace,
+    job: int,
+    fence: Fence,
+    fold: Fold,
+    report: dict[str, Any],
+    known: dict[tuple[str, int], CellStatistics],
+    progress: Progress,
+) -> dict[str, Any]:
+    """What follows the commit; whatever goes wrong there, the job can be resumed."""
+    try:
+        return finish(ws, job, fence, fold, report, known, progress)
+    except JobError:
+        raise
+    except Exception as error:
+        raise JobError(
+            f"{error}; the deletion is committed: expunge job resume {job} finishes it"
+        ) from error
+
+
+def _check_found(target: Target, gathered: Gathered) -> None:
+    """JobError unless every unit was found: a receipt must not speak of rows that are elsewhere."""
+    missing = len(np.setdiff1d(target.units, gathered.removed.units))
+    if missing:
+        raise JobError(
+            f"{missing} of {len(target.units)} units are not in data set {target.row['name']} any "
+            "more, though they were when their deletion was asked for: its files are damaged; "
+            "restore them"
+        )
 
 
 def _roll_back(ws: Workspace, job: int, error: Exception) -> None:

@@ -113,8 +113,11 @@ def finish(
     }
     progress("receipts")
     with ledger.step(job, "receipt"):
+        with ledger.transaction():
+            ledger.run("UPDATE requests SET unit = NULL WHERE job = ?", job)
+        # No receipt is out before the ids are gone from every page of the ledger and its log.
+        ledger.truncate_log()
         receipts = issue(ledger, job, report)
-    ledger.truncate_log()
     return {**report, "receipts": receipts}
 
 

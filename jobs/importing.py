@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage import ingest
+from ..storage.cells import check_cells
 from ..storage.dataset import DataSet
 from ..storage.generators import GaussianMixture, HiggsLike
 from ..storage.importers import open_source
@@ -28,7 +29,12 @@ def open_generator(
             raise UsageError("--features and --clusters belong to --like gaussian")
         return HiggsLike(rows, seed)
     if like == "gaussian":
-        return GaussianMixture(rows, features or 25, clusters or 5, seed)
+        return GaussianMixture(
+            rows,
+            25 if features is None else features,
+            5 if clusters is None else clusters,
+            seed,
+        )
     raise UsageError(f"there is no generator {like!r}; known: higgs, gaussian")
 
 
@@ -62,6 +68,8 @@ def make_data_set(
     with ws.lock(f"{asked['kind']} of data set {name}"):
         ws.check_name("data set", name)
         source = source_of(asked)
+        if asked["cells"] is not None:
+            check_cells(asked["cells"])
         if job is None:
             job = ledger.begin_job(asked["kind"], {"name": name, **asked})
         else:

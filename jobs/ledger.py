@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..storage.dataset import DataSet
 from ..storage.errors import NoSpaceError
 from ..storage.schema import SCHEMA_VERSION
 from ..storage.space import RESERVE, free_bytes, no_space
-from .errors import JobError, UsageError
+from .errors import JobError, LockedError, UsageError
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -137,6 +138,8 @@ class Ledger:
         except sqlite3.OperationalError as error:
             if _for_lack_of_room(error, self._path):
                 raise no_space(self._path.parent, "the ledger", RESERVE) from error
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                raise LockedError("another process writes the ledger; try again later") from error
             raise
 
     def run(self, statement: str, *values: Any) -> int:
@@ -218,10 +221,13 @@ class Ledger:
             raise
 
     def fail_job(self, job: int, error: Exception) -> None:
-        """Close a job as failed; where even that fails, it counts as interrupted later."""
+        """Close a job as failed; where even that fails, it counts as interrupted later.
+
+        Only the error's kind is kept: its text may quote a file's cell.
+        """
         with suppress(NoSpaceError), self.transaction():
             self.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
-            self.end_job(job, "failed", {"error": str(error)})
+            self.end_job(job, "failed", {"error": type(error).__name__})
 
     def end_job(self, job: int, state: str, report: dict[str, Any]) -> None:
         """Close a job; call inside a transaction."""
@@ -233,6 +239,24 @@ class Ledger:
             job,
         )
         self.event("job", {"job": job, "state": state})
+
+    def open_data_set(self, name: str, root: Path) -> tuple[dict[str, Any], DataSet]:
+        """Return a data set's row and the data set, which must hold as many rows as recorded.
+
+        JobError if not: a folder that was restored from a backup holds erased rows again.
+        """
+        row = self.data_set(name)
+        data_set = DataSet.open(root / row["folder"])
+        live = int(data_set.statistics().live.sum())
+        pending = self.value(
+            "SELECT count(*) FROM tombstones WHERE data_set = ? AND erased IS NULL", name
+        )
+        if live != row["rows"] and not pending:
+            raise JobError(
+                f"data set {name} holds {live} rows on the disk, the ledger knows {row['rows']}: it "
+                "was changed from outside (restored from a backup?); put back the newest state"
+            )
+        return row, data_set
 
     def data_set(self, name: str) -> dict[str, Any]:
         """Return a data set's row; UsageError naming those there are."""
@@ -282,8 +306,15 @@ class Ledger:
             )
 
     def truncate_log(self) -> None:
-        """Fold the write-ahead log into the file and empty it, so that no old page stays."""
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Fold the write-ahead log into the file and empty it, so that no old page stays.
+
+        Raises LockedError while another process reads the ledger and so keeps old pages alive.
+        """
+        busy = self.value("PRAGMA wal_checkpoint(TRUNCATE)")
+        if busy:
+            raise LockedError(
+                "another process reads the ledger, so deleted unit ids can't be cleared from its log"
+            )
 
 
 def chain_hash(before: str, at: str, kind: str, body: str) -> str:

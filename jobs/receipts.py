@@ -21,7 +21,7 @@ STATEMENT = (
 
 
 def issue(ledger: Ledger, job: int, report: dict[str, Any]) -> list[str]:
-    """Close the job: receipts, requests done, unit ids out of the ledger; one transaction."""
+    """Close the job: receipts out, requests done; one transaction."""
     with ledger.transaction():
         committed = ledger.job(job)["report"]["committed"]
         erased = ledger.value("SELECT max(erased) FROM tombstones WHERE job = ?", job)
@@ -42,7 +42,7 @@ def issue(ledger: Ledger, job: int, report: dict[str, Any]) -> list[str]:
             "INSERT INTO receipts VALUES (?, ?, ?, ?)",
             [(b["receipt"], b["request"], job, json.dumps(b)) for b in bodies],
         )
-        ledger.run("UPDATE requests SET state = 'done', unit = NULL WHERE job = ?", job)
+        ledger.run("UPDATE requests SET state = 'done' WHERE job = ?", job)
         ledger.event("receipts", {"job": job, "receipts": len(names)})
         ledger.end_job(job, "done", {**report, "committed": committed, "erased": erased})
     return names

@@ -32,7 +32,8 @@ def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
         stripped = text.strip()
         if not stripped:
             continue
-        if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > MAX_UNIT:
+        digits = stripped.isascii() and stripped.isdigit() and len(stripped) < 20
+        if not digits or int(stripped) > MAX_UNIT:
             raise UsageError(
                 f"{where} {number}: {stripped[:40]!r} is not a unit id; ids are whole numbers from 0"
             )
@@ -45,9 +46,9 @@ def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
 def read_units_file(path: Path) -> NDArray[np.int64]:
     """Return the unit ids of a text file, one a line."""
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path} is not a file" if path.exists() else f"{path}: no such file")
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             return parse_units(lines, f"{path}, line")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text file of unit ids, one a line") from error
@@ -67,7 +68,8 @@ def sampled_units(ws: Workspace, data: str, rate: float, seed: int) -> NDArray[n
     if len(units) < wanted:
         total, units = _lowest(data_set, key, 1.0)
     if wanted == 0:
-        raise UsageError(f"--sample {rate} of {total} units is none; raise the rate")
+        cure = "raise the rate" if total else "all are deleted already"
+        raise UsageError(f"--sample {rate} of {total} units is none: {cure}")
     return units[:wanted]
 
 
@@ -123,8 +125,7 @@ def forget(
     if missing not in ("error", "ignore"):
         raise UsageError(f"--missing is {missing!r}; it is error or ignore")
     ledger = ws.ledger
-    row = ledger.data_set(data)
-    data_set = DataSet.open(ws.root / row["folder"])
+    _, data_set = ledger.open_data_set(data, ws.root)
     salt = ledger.salt
     asked = np.unique(units)
     names = {int(u): pseudonym(data, int(u), salt) for u in asked}

@@ -21,14 +21,28 @@ def resume(
     fold: Fold,
     progress: Callable[[str, float | None], None],
 ) -> dict[str, Any]:
-    """Finish job ``job``; UsageError if it is not interrupted."""
+    """Finish job ``job``; UsageError if it is not interrupted.
+
+    A training or import whose name was given to another since is closed as abandoned.
+    """
     with ws.lock(f"resuming job {job}") as fence:
         row = ws.ledger.job(job)
         if row["state"] not in RESUMABLE:
             raise UsageError(f"job {job} is {row['state']}: there is nothing to resume")
         if row["kind"] == "deletion":
             return resume_deletion(ws, job, fence, fold, lambda what: progress(what, None))
+        if _made_since(ws, row):
+            with ws.ledger.transaction():
+                ws.ledger.end_job(job, "abandoned", {})
+            return {"job": job, "state": "abandoned"}
     asked = dict(row["asked"])
     if row["kind"] == "train":
         return train(ws, asked.pop("model"), asked, fold, lambda what: progress(what, None), job)
     return make_data_set(ws, asked.pop("name"), asked, progress, job)
+
+
+def _made_since(ws: Workspace, job: dict[str, Any]) -> bool:
+    """Whether another job has made what this one was to make."""
+    kind, table = ("model", "models") if job["kind"] == "train" else ("name", "data_sets")
+    name = job["asked"][kind]
+    return ws.ledger.row(f"SELECT name FROM {table} WHERE name = ?", name) is not None

@@ -8,7 +8,8 @@ twin can't be told from what they derived from the erased row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from ..storage.cells import fingerprints
 from ..storage.dataset import DataSet
 from ..storage.errors import BadInputError
 from ..storage.importers import open_features
-from ..storage.sentinel import PatternSet, ScanReport, scan_tree
+from ..storage.sentinel import SHORTEST_PATTERN, PatternSet, ScanReport, scan_tree
 from ..storage.versions import read_version
 from .errors import UsageError
 from .workspace import Workspace
+
+_CHUNK = re.compile(r"c\.(\d+)\.0\.0")
 
 
 def scan(
@@ -42,11 +45,13 @@ def scan(
         if not names:
             raise UsageError("the workspace has no data set, so there is nothing to scan for")
         readings = _read_rows(ws, file, names, format)
-        live = _LiveTwins(ws, readings.values())
-        patterns = PatternSet(p for x in readings.values() for p in _patterns(ws, x))
-        report = scan_tree([ws.root], patterns, is_live=live, on_progress=progress)
-    rows = len(next(iter(readings.values())))
-    return {"data": sorted(readings), **_summary(ws, report, live, rows)}
+        listed = [p for name, x in readings.items() for p in _patterns(ws, name, x)]
+        patterns = PatternSet(listed)
+        live = _LiveTwins(ws, readings.values(), listed)
+        # Rows by address come first: they tell which erased rows have a live twin.
+        folders = [*live.row_folders, *live.data_folders, ws.root]
+        report = scan_tree(folders, patterns, is_live=live, on_progress=progress)
+    return _summary(ws, report, patterns, readings)
 
 
 def _read_rows(
@@ -67,10 +72,15 @@ def _read_rows(
     return readings
 
 
-def _patterns(ws: Workspace, x: NDArray[np.float32]) -> Iterator[tuple[bytes, int, str]]:
-    """Every row in every encoding that the program stores."""
+def _patterns(ws: Workspace, data: str, x: NDArray[np.float32]) -> Iterator[tuple[bytes, int, str]]:
+    """Every row of a data set in every encoding that the program stores."""
+    if x.shape[1] * x.itemsize < SHORTEST_PATTERN:
+        raise UsageError(
+            f"the rows of data set {data} have {x.shape[1] * x.itemsize} bytes: too few to be told "
+            "from other bytes; name another data set with --data"
+        )
     encodings = {"float32": x, "float64": x.astype(np.float64)}
-    for model, scaling in _scalings(ws, x.shape[1]):
+    for model, scaling in _scalings(ws, data):
         fixed = scaling.fixed(x)
         encodings |= {
             f"int32 grid of {model}": fixed,
@@ -83,70 +93,98 @@ def _patterns(ws: Workspace, x: NDArray[np.float32]) -> Iterator[tuple[bytes, in
             yield row.tobytes(), key, encoding
 
 
-def _scalings(ws: Workspace, features: int) -> Iterator[tuple[str, Scaling]]:
-    """The scalings under which models of so many features keep rows in fixed point."""
-    for row in ws.ledger.rows(
-        "SELECT m.name, v.folder FROM models m "
-        "JOIN versions v ON v.model = m.name AND v.number = m.version ORDER BY m.name"
-    ):
-        arrays, _ = read_version(ws.root / row["folder"])
-        if arrays["lower"].shape == (features,) and np.isfinite(arrays["lower"]).all():
+def _scalings(ws: Workspace, data: str) -> Iterator[tuple[str, Scaling]]:
+    """The scalings under which a data set's models keep rows in fixed point."""
+    for row in ws.ledger.rows("SELECT name FROM models WHERE data_set = ? ORDER BY name", data):
+        arrays, _ = read_version(ws.root / ws.ledger.model(row["name"])["folder"])
+        if np.isfinite(arrays["lower"]).all():
             yield row["name"], Scaling.between(arrays["lower"], arrays["upper"])
 
 
 class _LiveTwins:
-    """Tells whether found bytes are those of a live row that looks like an erased one."""
+    """Tells whether found bytes belong to a live row that looks like an erased one.
 
-    def __init__(self, ws: Workspace, readings: Iterable[NDArray[np.float32]]) -> None:
-        self.twins: set[int] = set()
-        """Rows of the scan that were erased and have a live twin."""
+    Called for rows by address first: at a live slot, an erased row's bytes are its twin's. What is
+    found elsewhere is excused where all the rows that it may come from have such a twin.
+    """
+
+    def __init__(
+        self,
+        ws: Workspace,
+        readings: Iterable[NDArray[np.float32]],
+        patterns: Iterable[tuple[bytes, int, str]],
+    ) -> None:
+        self._twins: set[int] = set()
         self._sets: dict[Path, DataSet] = {}
         for row in ws.ledger.rows("SELECT folder FROM data_sets"):
-            path = ws.root / row["folder"]
-            self._sets[path] = DataSet.open(path)
+            data_set = DataSet.open(ws.root / row["folder"])
+            self._sets[data_set.path / "x"] = data_set
         erased = {r["fingerprint"] for r in ws.ledger.rows("SELECT fingerprint FROM erased_rows")}
-        self._erased: dict[bytes, list[int]] = {}
-        for x in readings:
-            for key, (row, mark) in enumerate(zip(x, fingerprints(x, ws.ledger.salt), strict=True)):
-                if mark in erased:
-                    self._erased.setdefault(row.tobytes(), []).append(key)
-        self._units: dict[Path, NDArray[np.int64]] = {}
+        self._erased = {
+            key
+            for x in readings
+            for key, mark in enumerate(fingerprints(x, ws.ledger.salt))
+            if mark in erased
+        }
+        self._owners: dict[bytes, set[int]] = {}
+        for pattern, key, _ in patterns:
+            self._owners.setdefault(pattern, set()).add(key)
+        self._units: tuple[Path, NDArray[np.int64]] | None = None
+
+    @property
+    def row_folders(self) -> list[Path]:
+        """The folders whose files hold rows by address."""
+        return list(self._sets)
+
+    @property
+    def data_folders(self) -> list[Path]:
+        """The data sets' folders; one that is a symbolic link is searched where it leads."""
+        return [path.parent for path in self._sets]
 
     def __call__(self, file: Path, offset: int, length: int) -> bool:
-        data_set = self._sets.get(file.parent.parent)
-        if data_set is None or file.parent.name != "x" or length != data_set.row_bytes:
-            return False
-        if offset % length:
-            return False
-        if file not in self._units:
-            cell = int(file.name.split(".")[1])
-            self._units = {file: data_set.read_units(cell)}
-        if self._units[file][offset // length] < 0:
-            return False
         with file.open("rb") as chunk:
             chunk.seek(offset)
-            keys = self._erased.get(chunk.read(length), [])
-        self.twins.update(keys)
-        return bool(keys)
+            owners = self._owners.get(chunk.read(length), set())
+        data_set = self._sets.get(file.parent)
+        if data_set is None:
+            return bool(owners) and owners <= self._twins
+        if not owners <= self._erased or not self._is_live(data_set, file, offset, length):
+            return False
+        self._twins |= owners
+        return True
 
-    def is_chunk_of_rows(self, file: Path) -> bool:
-        """Whether a file holds rows by address, so that a twin can't excuse a match."""
-        return file.parent.parent in self._sets and file.parent.name == "x"
+    def _is_live(self, data_set: DataSet, file: Path, offset: int, length: int) -> bool:
+        """Whether these bytes are all the features of a live slot."""
+        name = _CHUNK.fullmatch(file.name)
+        if name is None or length != data_set.row_bytes or offset % length:
+            return False
+        if self._units is None or self._units[0] != file:
+            self._units = file, data_set.read_units(int(name[1]))
+        return bool(self._units[1][offset // length] >= 0)
 
 
-def _summary(ws: Workspace, report: ScanReport, live: _LiveTwins, rows: int) -> dict[str, Any]:
-    """The scan's result, with derived bytes of live twins taken out."""
-    kept = [m for m in report.matches if m.key not in live.twins or live.is_chunk_of_rows(m.file)]
-    excused = len(report.matches) - len(kept)
-    files = sorted({str(m.file.relative_to(ws.root)) for m in kept})
+def _summary(
+    ws: Workspace,
+    report: ScanReport,
+    patterns: PatternSet,
+    readings: Mapping[str, NDArray[np.float32]],
+) -> dict[str, Any]:
+    """The scan's result as JSON values."""
+    files = sorted({_shown_path(ws, m.file) for m in report.matches})
     return {
-        "rows": rows,
-        "matches": report.found - excused,
-        "rows_found": sorted({m.key for m in kept}),
+        "data": sorted(readings),
+        "rows": len(next(iter(readings.values()))),
+        "matches": report.found,
+        "rows_found": sorted(report.keys_found),
         "files": files,
-        "encodings": sorted({m.encoding for m in kept}),
-        "live_twins": report.live_twins + excused,
+        "encodings": sorted({m.encoding for m in report.matches}),
+        "live_twins": report.live_twins,
+        "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
+        "skipped": list(report.skipped),
         "files_scanned": report.files,
         "bytes_scanned": report.bytes,
-        "skipped": list(report.skipped),
     }
+
+
+def _shown_path(ws: Workspace, file: Path) -> str:
+    return str(file.relative_to(ws.root)) if file.is_relative_to(ws.root) else str(file)

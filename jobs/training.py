@@ -20,7 +20,6 @@ from ..pipeline.clusterers import (
 )
 from ..pipeline.fixedpoint import LOSS_UNIT
 from ..pipeline.quantized import Record, Settings
-from ..storage.dataset import DataSet
 from ..storage.versions import load_version, write_version
 from .errors import JobError, UsageError
 from .fold import Fold
@@ -93,10 +92,9 @@ def train(
         ws.check_name("model", model)
         ledger = ws.ledger
         ledger.check_nothing_pending(asked["data"])
-        row = ledger.data_set(asked["data"])
+        row, data_set = ledger.open_data_set(asked["data"], ws.root)
         if row["rows"] == 0:
             raise UsageError(f"data set {asked['data']} is empty: all its rows were deleted")
-        data_set = DataSet.open(ws.root / row["folder"])
         settings = resolve(
             asked["algorithm"],
             asked["parameters"],

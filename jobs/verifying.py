@@ -37,7 +37,7 @@ def verify_against_retrain(
     with ws.lock(f"verification of model {model}"):
         row = ledger.model(model)
         ledger.check_nothing_pending(row["data_set"])
-        data_set = DataSet.open(ws.root / ledger.data_set(row["data_set"])["folder"])
+        _, data_set = ledger.open_data_set(row["data_set"], ws.root)
         settings = settings_from_json(json.loads(row["settings"]))
         progress("measuring cells")
         statistics = measure(data_set, fold)

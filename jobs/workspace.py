@@ -16,11 +16,14 @@ from typing import IO, Self
 
 from ..storage import files
 from ..storage.fence import Fence, FenceHeldError, make_fence, take_over
+from ..storage.ingest import partial_path
 from .errors import LockedError, UsageError
 from .ledger import Ledger, now
 
 HOLDER_BYTES = 512
 """Size of the lock's file, which says who holds it."""
+_VERSION = re.compile(r"v\d{6}-[0-9a-f]{8}\.zarr(\.swept)?")
+_SPILL = re.compile(r"[0-9a-f]{8}\.lock")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -34,6 +37,7 @@ class Workspace:
     @classmethod
     def create(cls, root: Path) -> Self:
         """Make a workspace in a folder that is new or empty."""
+        root = root.absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UsageError(f"{root} exists and is not an empty folder; name another")
         root.mkdir(parents=True, exist_ok=True)
@@ -47,7 +51,8 @@ class Workspace:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """Open an existing workspace."""
+        """Open an existing workspace; workers get its absolute path."""
+        root = root.absolute()
         if not (root / "ledger.sqlite").is_file():
             raise UsageError(f"{root} is not a workspace: make one with expunge init {root}")
         return cls(root, Ledger.open(root / "ledger.sqlite"))
@@ -144,25 +149,33 @@ class Workspace:
     def sweep_garbage(self) -> list[str]:
         """Remove whatever the ledger does not name: partial imports, crashed and retired versions.
 
-        Call with the lock held; returns the folders that were removed.
+        Only what bears a name that this program gives is touched; strangers' files stay. Call with
+        the lock held; returns the folders that were removed.
         """
         ledger = self.ledger
         named = {r["folder"] for r in ledger.rows("SELECT folder FROM data_sets")}
         named |= {
             r["folder"] for r in ledger.rows("SELECT folder FROM versions WHERE state = 'live'")
         }
-        found = [*(self.root / "data").glob("*"), *(self.root / "models").glob("*/*")]
-        garbage = [p for p in found if self.relative(p) not in named]
+        found = [p for p in (self.root / "data").iterdir() if p.name in self._import_names()]
+        found += [p for p in (self.root / "models").glob("*/*") if _VERSION.fullmatch(p.name)]
+        garbage = [p for p in found if p.is_dir() and self.relative(p) not in named]
         for path in garbage:
             files.sweep(path.with_name(path.name.removesuffix(".swept")))
-            if path.exists():
-                files.sweep(path)
         for path in (self.root / "spill").glob("*.lock"):
             with path.open("a") as file:
-                if _lock_now(file):
+                if _SPILL.fullmatch(path.name) and _lock_now(file):
                     files.sweep(path.with_suffix(""))
                     path.unlink()
         return [self.relative(p) for p in garbage]
+
+    def _import_names(self) -> set[str]:
+        """The names that imports have given to folders, finished or staged or half swept."""
+        kinds = "('import', 'generate')"
+        asked = self.ledger.rows(f"SELECT asked FROM jobs WHERE kind IN {kinds}")
+        folders = [self.data_path(json.loads(row["asked"])["name"]) for row in asked]
+        staged = [partial_path(folder) for folder in folders]
+        return {p.name + end for p in (*folders, *staged) for end in ("", ".swept")}
 
     def check_name(self, kind: str, name: str) -> None:
         """UsageError unless a new data set or model may be called so."""

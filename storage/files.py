@@ -165,8 +165,11 @@ def sweep(path: Path) -> None:
     """Remove a folder for good: rename it away, zero what no other name links, unlink, sync.
 
     A file that another version still links is only unlinked: its link count decides. Safe to
-    repeat, and does nothing where the folder is gone.
+    repeat, and does nothing where the folder is gone or is a symbolic link: what a link leads to is
+    not ours.
     """
+    if path.is_symlink():
+        return
     grave = path.with_name(f"{path.name}.swept")
     if path.exists() and path != grave:
         if grave.exists():
@@ -184,7 +187,8 @@ def _remove(tree: Path) -> None:
             _zero(Path(folder) / name)
             os.unlink(Path(folder) / name)
         for name in folders:
-            os.rmdir(Path(folder) / name)
+            inner = Path(folder) / name
+            (os.unlink if inner.is_symlink() else os.rmdir)(inner)
         sync_folder(Path(folder))
     os.rmdir(tree)
 

@@ -57,7 +57,7 @@ def watch(command: list[str], spill: Path) -> dict[str, Any]:
 
 def children(driver: psutil.Process) -> list[psutil.Process]:
     try:
-        return driver.children(recursive=True)
+        return list(driver.children(recursive=True))
     except psutil.Error:
         return []
 
