@@ -33,20 +33,29 @@ def import_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the new data set.")],
     files: Annotated[list[Path], typer.Argument(help="Files, read in this order; .gz as well.")],
-    format: Annotated[str, typer.Option(help="higgs, covtype or csv.")],
-    label: Annotated[str | None, typer.Option(help="Column of the label (csv).")] = None,
+    format: Annotated[str, typer.Option(help="higgs, covtype, csv or parquet.")],
+    label: Annotated[str | None, typer.Option(help="Column of the label (csv, parquet).")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Column that tells whose a row is: all rows of a subject go together."),
+    ] = None,
+    one_hot: Annotated[
+        list[str] | None, typer.Option(help="Column of categories: a 0/1 feature each; repeatable.")
+    ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeatable.")] = None,
     header: Annotated[bool, typer.Option(help="Whether csv files begin with names.")] = True,
     cells: Cells = None,
     drop_invalid: Annotated[bool, typer.Option(help="Skip and count bad lines.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Import rows; the unit of a row is its zero-based number across the files."""
+    """Import rows; the unit of a row is its subject, or its zero-based number across the files."""
     asked = {
         "kind": "import",
         "files": [str(f.absolute()) for f in files],
         "format": format,
         "label": label,
+        "subject": subject,
+        "one_hot": one_hot or [],
         "drop": drop or [],
         "header": header,
         "cells": cells,

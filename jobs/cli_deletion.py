@@ -14,6 +14,7 @@ from .console import (
     Seed,
     Workers,
     confirm,
+    existing,
     open_fold,
     pairs,
     session,
@@ -25,7 +26,14 @@ from .demo import run_demo
 from .errors import JobError, UsageError, VerifyError
 from .receipts import receipt as read_receipt
 from .receipts import receipts
-from .requests import forget, parse_units, read_units_file, sampled_units
+from .requests import (
+    forget,
+    parse_units,
+    read_subjects_file,
+    read_units_file,
+    sampled_units,
+    units_of_subjects,
+)
 from .resuming import resume
 from .scanning import scan
 
@@ -55,6 +63,10 @@ def forget_(
     data: Annotated[str, typer.Option(help="Data set that holds the units.")],
     unit: Annotated[str | None, typer.Option(help="Unit ids, separated by commas.")] = None,
     units_file: Annotated[Path | None, typer.Option(help="Unit ids, one a line.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="A subject, as in the imported file; repeatable.")
+    ] = None,
+    subjects_file: Annotated[Path | None, typer.Option(help="Subjects, one a line.")] = None,
     sample: Annotated[
         float | None, typer.Option(help="Share of live units, at random: 0.001 is 0.1%.")
     ] = None,
@@ -62,17 +74,26 @@ def forget_(
     missing: Annotated[str, typer.Option(help="Unknown units: error or ignore.")] = "error",
     as_json: Json = False,
 ) -> None:
-    """Queue deletion requests, one a unit; the next batch carries them out."""
-    if sum(given is not None for given in (unit, units_file, sample)) != 1:
-        raise UsageError("name the units by exactly one of --unit, --units-file and --sample")
+    """Queue deletion requests, one a unit or subject; the next batch carries them out."""
+    ways = (unit, units_file, subject, subjects_file, sample)
+    if sum(given is not None for given in ways) != 1:
+        raise UsageError(
+            "name the units by exactly one of --unit, --units-file, --subject, --subjects-file and "
+            "--sample"
+        )
+    labels: dict[int, str] = {}
     with session(ctx).open() as ws:
-        if unit is not None:
+        if subject is not None or subjects_file is not None:
+            named = subject or read_subjects_file(subjects_file or Path())
+            units = units_of_subjects(ws, data, named)
+            labels = dict(zip(units.tolist(), named, strict=True))
+        elif unit is not None:
             units = parse_units(unit.split(","), "--unit, id")
         elif units_file is not None:
             units = read_units_file(units_file)
         else:
             units = sampled_units(ws, data, sample or 0.0, seed)
-        found = forget(ws, data, units, missing)
+        found = forget(ws, data, units, missing, labels)
     session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _QUEUED)))
 
 
@@ -159,10 +180,13 @@ def list_receipts(
     ctx: typer.Context,
     data: Annotated[str | None, typer.Option(help="Only those of this data set.")] = None,
     unit: Annotated[int | None, typer.Option(help="Only those of this unit of it.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only those of this subject of it.")] = None,
     as_json: Json = False,
 ) -> None:
     """List receipts: all, or a data set's, or a unit's."""
     with session(ctx).open() as ws:
+        if subject is not None:
+            unit = int(units_of_subjects(ws, data or "", [subject])[0])
         rows = receipts(ws.ledger, data, unit)
     names = ("receipt", "request", "data", "received", "issued")
     shown = table(names, [[r[n] for n in names] for r in rows])
@@ -189,7 +213,11 @@ def scan_(
     """Search every byte below the workspace for rows, in every stored encoding; exit 5 if found."""
     with session(ctx).open() as ws, showing("scan") as update:
         found = scan(
-            ws, rows, data, format, lambda done, total: update("bytes", done / max(1, total))
+            ws,
+            existing(rows),
+            data,
+            format,
+            lambda done, total: update("bytes", done / max(1, total)),
         )
     names = ("data", "rows", "matches", "live_twins", "files_scanned", "bytes_scanned")
     session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, names)))

@@ -17,6 +17,7 @@ from .console import (
     MemoryLimit,
     Seed,
     Workers,
+    existing,
     open_fold,
     pairs,
     session,
@@ -139,9 +140,7 @@ def predict_(
         data_set = DataSet.open(ws.root / ws.ledger.data_set(row["data_set"])["folder"])
         made = str(data_set.attrs["source"].get("format", "csv"))
         given = format or (made if made in FORMATS else "csv")
-        if not file.exists():
-            raise UsageError(f"{file}: there is no such file")
-        source = open_features([file], given, data_set.feature_names)
+        source = open_features([existing(file)], given, data_set.feature_names)
         labels = [predict(ws, name, block.x) for block in source.blocks()]
     found = np.concatenate(labels).tolist() if labels else []
     session(ctx).emit(

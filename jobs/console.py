@@ -114,6 +114,13 @@ def showing(what: str) -> Iterator[Update]:
         yield update
 
 
+def existing(file: Path) -> Path:
+    """Return a file that the user named; UsageError if there is none."""
+    if not file.exists():
+        raise UsageError(f"{file}: there is no such file")
+    return file
+
+
 def confirm(question: str, yes: bool) -> None:
     """Ask before something destructive; without a terminal only ``--yes`` will do."""
     if yes:

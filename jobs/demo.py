@@ -129,6 +129,7 @@ def _data(
     if file is not None:
         asked = {"kind": "import", "files": [str(file.absolute())], "format": format}
         asked |= {"label": None, "drop": [], "header": True, "cells": None, "drop_invalid": False}
+        asked |= {"subject": None, "one_hot": []}
     with _timed(lines, f"{asked['kind']} data") as line:
         made = make_data_set(ws, DATA, asked, update)
         line["touched"] = f"{made['rows']:,} rows, {made['cells']} chunks"

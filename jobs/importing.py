@@ -38,8 +38,11 @@ def open_generator(
     raise UsageError(f"there is no generator {like!r}; known: higgs, gaussian")
 
 
-def source_of(asked: dict[str, Any]) -> RowSource:
-    """Open the source that an import or generation job asked for."""
+def source_of(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource:
+    """Open the source that an import or generation job asked for.
+
+    Categories of one-hot columns are found by a first pass, which shows its progress.
+    """
     if asked["kind"] == "generate":
         options = {k: asked[k] for k in ("like", "rows", "features", "clusters", "seed")}
         return open_generator(**options)
@@ -53,6 +56,10 @@ def source_of(asked: dict[str, Any]) -> RowSource:
         drop=asked["drop"],
         header=asked["header"],
         drop_invalid=asked["drop_invalid"],
+        subject=asked["subject"],
+        salt=salt,
+        one_hot=asked["one_hot"],
+        progress=lambda share: progress("finding categories", share),
     )
 
 
@@ -67,7 +74,7 @@ def make_data_set(
     ledger = ws.ledger
     with ws.lock(f"{asked['kind']} of data set {name}"):
         ws.check_name("data set", name)
-        source = source_of(asked)
+        source = source_of(asked, ledger.salt, progress)
         if asked["cells"] is not None:
             check_cells(asked["cells"])
         if job is None:
@@ -75,7 +82,8 @@ def make_data_set(
         else:
             ledger.restart_job(job)
         path = ws.data_path(name)
-        attrs = {"name": name, "generation": GENERATION, "created": now()}
+        subjects = "subject" in source.provenance
+        attrs = {"name": name, "generation": GENERATION, "created": now(), "subjects": subjects}
         with ledger.failing(job), ledger.step(job, "import"):
             done = ingest.import_rows(
                 source, path, ledger.salt, attrs, cells=asked["cells"], progress=progress
@@ -88,6 +96,7 @@ def make_data_set(
             "dropped": done.dropped,
             "features": data.features,
             "label": data.label_name,
+            "subjects": subjects,
             "cells": data.cells,
             "capacity": data.capacity,
         }

@@ -21,6 +21,8 @@ from ..storage.schema import SCHEMA_VERSION
 from ..storage.space import RESERVE, free_bytes, no_space
 from .errors import JobError, LockedError, UsageError
 
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that reads or writes the ledger."""
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE data_sets (
@@ -324,7 +326,9 @@ def chain_hash(before: str, at: str, kind: str, body: str) -> str:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # The driver's threads may take turns with the connection; it is never used by two at once.
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
+    )
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
         try:
             connection.execute(f"PRAGMA {pragma}")

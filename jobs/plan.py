@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.quantized import Removed
+from ..pipeline.replay import Removed
 from ..storage.cells import cell_of, hash_units
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell

@@ -5,7 +5,7 @@ Asking twice is one request; asking for what is erased already is no request. Bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.cells import cell_of, hash_units, pseudonym
+from ..storage.cells import cell_of, hash_units, pseudonym, subject_units
 from ..storage.dataset import DataSet
 from .errors import UsageError
 from .ledger import Ledger, now
@@ -45,13 +45,34 @@ def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
 
 def read_units_file(path: Path) -> NDArray[np.int64]:
     """Return the unit ids of a text file, one a line."""
+    return parse_units(_lines(path), f"{path}, line")
+
+
+def read_subjects_file(path: Path) -> list[str]:
+    """Return the subjects of a text file, one a line; blank lines are skipped."""
+    return [line.strip() for line in _lines(path) if line.strip()]
+
+
+def units_of_subjects(ws: Workspace, data: str, subjects: Sequence[str]) -> NDArray[np.int64]:
+    """Return the units of subjects as they were named on import; UsageError without subjects."""
+    _, data_set = ws.ledger.open_data_set(data, ws.root)
+    if not data_set.attrs["subjects"]:
+        raise UsageError(
+            f"data set {data} was imported without --subject: its units are row numbers; "
+            "name them by --unit"
+        )
+    if not subjects:
+        raise UsageError("no subject was given")
+    return subject_units(subjects, ws.ledger.salt)
+
+
+def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise UsageError(f"{path} is not a file" if path.exists() else f"{path}: no such file")
     try:
-        with path.open(encoding="utf-8-sig") as lines:
-            return parse_units(lines, f"{path}, line")
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file of unit ids, one a line") from error
+        raise UsageError(f"{path} is not a text file of ids, one a line") from error
 
 
 def sampled_units(ws: Workspace, data: str, rate: float, seed: int) -> NDArray[np.int64]:
@@ -116,11 +137,15 @@ def find_units(data_set: DataSet, units: NDArray[np.int64], salt: bytes) -> Know
 
 
 def forget(
-    ws: Workspace, data: str, units: NDArray[np.int64], missing: str = "error"
+    ws: Workspace,
+    data: str,
+    units: NDArray[np.int64],
+    missing: str = "error",
+    labels: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """Queue one request a unit; return counts of what became of them.
 
-    missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
+    labels: how the user calls units, for errors; kept nowhere. missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
     """
     if missing not in ("error", "ignore"):
         raise UsageError(f"--missing is {missing!r}; it is error or ignore")
@@ -134,11 +159,11 @@ def forget(
         fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
         known = find_units(data_set, fresh, salt)
         if len(known.missing) and missing == "error":
-            shown = ", ".join(map(str, known.missing[:NAMED].tolist()))
+            shown = [str((labels or {}).get(u, u)) for u in known.missing[:NAMED].tolist()]
             more = f" and {len(known.missing) - NAMED} more" if len(known.missing) > NAMED else ""
             raise UsageError(
-                f"data set {data} has no unit {shown}{more}; nothing was queued "
-                "(--missing ignore skips unknown units)"
+                f"data set {data} has no {'subject' if labels else 'unit'} {', '.join(shown)}{more}; "
+                "nothing was queued (--missing ignore skips unknown ones)"
             )
         received = now()
         ledger.run_many(

@@ -51,7 +51,9 @@ def scan(
         # Rows by address come first: they tell which erased rows have a live twin.
         folders = [*live.row_folders, *live.data_folders, ws.root]
         report = scan_tree(folders, patterns, is_live=live, on_progress=progress)
-    return _summary(ws, report, patterns, readings)
+    searched = tuple(map(str, live.data_folders))
+    skipped = [s for s in report.skipped if not s.startswith(searched)]
+    return _summary(ws, report, patterns, readings, skipped)
 
 
 def _read_rows(
@@ -168,6 +170,7 @@ def _summary(
     report: ScanReport,
     patterns: PatternSet,
     readings: Mapping[str, NDArray[np.float32]],
+    skipped: list[str],
 ) -> dict[str, Any]:
     """The scan's result as JSON values."""
     files = sorted({_shown_path(ws, m.file) for m in report.matches})
@@ -180,7 +183,7 @@ def _summary(
         "encodings": sorted({m.encoding for m in report.matches}),
         "live_twins": report.live_twins,
         "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
-        "skipped": list(report.skipped),
+        "skipped": skipped,
         "files_scanned": report.files,
         "bytes_scanned": report.bytes,
     }

@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline import quantized
-from ..pipeline.clusterers import (
-    DEFAULT_GAMMA,
-    DEFAULT_MAX_ITER,
-    nearest,
-    resolve_settings,
-    scaled_centroids,
-)
+from ..pipeline.clusterers import nearest, scaled_centroids
 from ..pipeline.fixedpoint import LOSS_UNIT
 from ..pipeline.quantized import Record, Settings
+from ..pipeline.validation import DEFAULT_GAMMA, DEFAULT_MAX_ITER, resolve_settings
 from ..storage.versions import load_version, write_version
 from .errors import JobError, UsageError
 from .fold import Fold

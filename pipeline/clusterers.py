@@ -17,21 +17,29 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import lloyd, quantized
+from . import lloyd, quantized, replay
 from .arrays import ArrayPasses, ordinals_of
-from .fixedpoint import CENTROID_GRID, LOSS_UNIT, MAX_FEATURES, Scaling, exact_loss
-from .quantized import Centroids, Record, Removed, Settings
-
-DEFAULT_CLUSTERS = 8
-DEFAULT_GAMMA = 0.2
-DEFAULT_MAX_ITER = 10
+from .fixedpoint import CENTROID_GRID, LOSS_UNIT, Scaling, exact_loss
+from .quantized import Centroids, Record, Settings
+from .replay import Removed
+from .validation import (
+    DEFAULT_CLUSTERS,
+    DEFAULT_GAMMA,
+    DEFAULT_MAX_ITER,
+    InvalidParameterError,
+    checked_rows,
+    checked_units,
+    listed,
+    resolve_settings,
+    whole,
+)
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -54,49 +62,6 @@ class Deletion:
     """Passes over the remaining rows."""
     reason: str
     """Why the model did not stand; empty where it did."""
-
-
-def resolve_settings(
-    rows: int,
-    features: int,
-    *,
-    n_clusters: int = DEFAULT_CLUSTERS,
-    epsilon: float | None = None,
-    gamma: float = DEFAULT_GAMMA,
-    max_iter: int = DEFAULT_MAX_ITER,
-    random_state: int = 0,
-    bounds: tuple[float, float] | None = None,
-) -> Settings:
-    """Check hyper-parameters against the data's shape and resolve them for good.
-
-    epsilon None: the rule of thumb 2^(-floor(log10 n) - 3). Raises ValueError with what was found.
-    """
-    if n_clusters < 1:
-        raise ValueError(f"n_clusters is {n_clusters}; it must be at least 1")
-    if n_clusters > rows:
-        raise ValueError(f"n_clusters is {n_clusters}, but there are only {rows} rows")
-    if features > MAX_FEATURES or features < 1:
-        raise ValueError(f"{features} features; there may be 1 to {MAX_FEATURES}")
-    epsilon = quantized.rule_of_thumb_epsilon(rows) if epsilon is None else float(epsilon)
-    if not 0.0 <= epsilon <= 1.0:
-        raise ValueError(f"epsilon is {epsilon}; it must lie in [0, 1], the scaled features' range")
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma is {gamma}; it must lie in [0, 1]")
-    if max_iter < 0:
-        raise ValueError(f"max_iter is {max_iter}; it must not be negative")
-    if bounds is not None:
-        lower, upper = (float(np.float32(b)) for b in bounds)
-        if not (np.isfinite([lower, upper]).all() and lower < upper):
-            raise ValueError(f"bounds are {bounds}; two finite numbers are needed, the lower first")
-        bounds = lower, upper
-    return Settings(
-        n_clusters,
-        quantized.lattice_spacing(epsilon),
-        Fraction(repr(float(gamma))),
-        max_iter,
-        int(random_state),
-        bounds,
-    )
 
 
 def scaled_centroids(record: Record) -> NDArray[np.float64]:
@@ -122,10 +87,10 @@ def nearest(record: Record, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], 
 
 def delete_rows(
     record: Record, removed: Removed, remaining: quantized.Passes, settings: Settings
-) -> tuple[Record, quantized.Outcome]:
-    """``quantized.delete`` for rows given by value: see there."""
+) -> tuple[Record, replay.Outcome]:
+    """``replay.delete`` for rows given by value: see there."""
     if record.empty or not len(removed.units):
-        return record, quantized.Outcome("unchanged", None, 0, "")
+        return record, replay.Outcome("unchanged", None, 0, "")
     fixed = record.scaling.fixed(removed.x)
     live = np.zeros(len(fixed), np.int64)
 
@@ -133,7 +98,7 @@ def delete_rows(
         return lloyd.assign(fixed, live, None, centroids.quantized, centroids.present)
 
     share = lloyd.square_sum(fixed, live, None)
-    return quantized.delete(record, removed, remaining, settings, assign_removed, share)
+    return replay.delete(record, removed, remaining, settings, assign_removed, share)
 
 
 class KMeans:
@@ -163,6 +128,8 @@ class KMeans:
     record_ : Record
         Every array that a deletion needs.
     """
+
+    _parameters: tuple[str, ...] = ("n_clusters", "max_iter", "random_state", "bounds")
 
     def __init__(
         self,
@@ -194,12 +161,12 @@ class KMeans:
 
         Raises ValueError for NaN, infinity, wrong shapes, negative units or n_clusters > n.
         """
-        x = _checked_rows(X, None)
-        ids = _checked_units(np.arange(len(x)) if units is None else units, len(x))
+        x = checked_rows(X, None)
+        ids = checked_units(np.arange(len(x)) if units is None else units, len(x))
         state = self.random_state
         if state is None:
             state = int(np.random.SeedSequence().generate_state(1)[0])
-        self.random_state_ = int(state)
+        self.random_state_ = whole("random_state", state)
         self._settings = self._resolve(len(x), x.shape[1], self.random_state_)
         self.epsilon_ = self._settings.spacing / CENTROID_GRID
         self._rows = ArrayPasses(x, ids, ordinals_of(ids))
@@ -215,8 +182,9 @@ class KMeans:
         model's own memory.
         """
         record = self._fitted()
-        wanted = [units] if isinstance(units, int | np.integer) else list(units)
-        asked = np.unique(_checked_units(wanted, None))
+        if isinstance(units, str | bytes):
+            raise InvalidParameterError("units are text; whole numbers are needed")
+        asked = np.unique(checked_units(listed(units), None))
         index = self._find(asked)
         rows = self._rows
         found = np.unique(rows.units[index])
@@ -249,6 +217,25 @@ class KMeans:
         ):
             if left < right:
                 ids[left:right] = ids[left - 1] if left else ids[min(right, len(ids) - 1)]
+
+    def __copy__(self) -> Self:
+        """A copy has rows of its own: a deletion from one must not take them from the other."""
+        return deepcopy(self)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments by name, as scikit-learn does."""
+        return {name: getattr(self, name) for name in self._parameters}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set constructor arguments by name; ValueError for unknown ones."""
+        for name, value in parameters.items():
+            if name not in self._parameters:
+                raise ValueError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has "
+                    f"{', '.join(self._parameters)}"
+                )
+            setattr(self, name, value)
+        return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the index (n,) of each row's nearest centre in ``cluster_centers_``."""
@@ -293,7 +280,7 @@ class KMeans:
         return record
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
-        return _checked_rows(X, len(self._fitted().extent.lower))
+        return checked_rows(X, len(self._fitted().extent.lower))
 
 
 class QKMeans(KMeans):
@@ -311,6 +298,8 @@ class QKMeans(KMeans):
 
     The rest as in ``KMeans``.
     """
+
+    _parameters = ("n_clusters", "epsilon", "gamma", "max_iter", "random_state", "bounds")
 
     def __init__(
         self,
@@ -337,32 +326,3 @@ class QKMeans(KMeans):
             random_state=random_state,
             bounds=self.bounds,
         )
-
-
-def _checked_rows(X: ArrayLike, features: int | None) -> NDArray[np.float32]:
-    """X as a fresh (n, features) float32 array of finite values, or ValueError saying where not."""
-    wide: NDArray[Any] = np.asarray(X)
-    if wide.ndim != 2:
-        raise ValueError(f"X has {wide.ndim} dimensions; rows by features are needed: 2")
-    if features is not None and wide.shape[1] != features:
-        raise ValueError(f"X has {wide.shape[1]} features; the model has {features}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        x = np.array(wide, dtype=np.float32, order="C", copy=True)
-    finite = np.isfinite(x)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0]
-        raise ValueError(f"X[{row}, {column}] is {wide[row, column]}: not finite in float32")
-    return x
-
-
-def _checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
-    """Unit ids as a fresh int64 array, or ValueError."""
-    ids = np.asarray(units)
-    if ids.ndim != 1 or (rows is not None and len(ids) != rows):
-        expected = "one list" if rows is None else f"{rows}, one a row"
-        raise ValueError(f"units have shape {ids.shape}; expected {expected}")
-    if ids.size and not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"units are {ids.dtype}; whole numbers are needed")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
-        raise ValueError(f"unit ids must lie in [0, 2^63); found {ids.min()} to {ids.max()}")
-    return np.array(ids, dtype=np.int64, copy=True)

@@ -7,6 +7,8 @@ workers; the salt is secret, since ids of low entropy could be guessed from the 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from math import ceil, log2
 
 import numpy as np
@@ -22,6 +24,7 @@ LEAST_CELLS = 16
 CELL_BYTES = 4_500_000
 """Aim for the size of a cell's features."""
 MAX_CELL_BYTES = 16 << 20
+_INTEGER = re.compile("[+-]?[0-9]+")
 
 
 @njit(cache=True, inline="always")
@@ -64,14 +67,41 @@ def _siphash(units, k0, k1, out):  # type: ignore[no-untyped-def]
         out[i] = v0 ^ v1 ^ v2 ^ v3
 
 
-def hash_units(units: NDArray[np.int64], salt: bytes) -> NDArray[np.uint64]:
-    """Return the keyed 64-bit hash of each unit id; salt is 16 secret bytes."""
+def _check_salt(salt: bytes) -> None:
     if len(salt) != 16:
         raise BadInputError(f"the salt has {len(salt)} bytes; 16 are needed")
+
+
+def hash_units(units: NDArray[np.int64], salt: bytes) -> NDArray[np.uint64]:
+    """Return the keyed 64-bit hash of each unit id; salt is 16 secret bytes."""
+    _check_salt(salt)
     key = np.frombuffer(salt, "<u8")
     out = np.empty(len(units), np.uint64)
     _siphash(np.ascontiguousarray(units), key[0], key[1], out)
     return out
+
+
+def subject_units(subjects: Sequence[str], salt: bytes) -> NDArray[np.int64]:
+    """Return the unit id of each data subject: a keyed 63-bit hash (BLAKE2b) of its text.
+
+    Surrounding spaces do not count, and an integer is the same subject however it is written
+    (7, +7, 007), as text or as a number. salt is 16 secret bytes. The chance that any two of n
+    subjects share a unit, and so are deleted together, is n^2 / 2^64: 5e-6 for ten million.
+    """
+    _check_salt(salt)
+    digests = [
+        hashlib.blake2b(b"subject" + _canonical(text), key=salt, digest_size=8).digest()
+        for text in subjects
+    ]
+    return (np.frombuffer(b"".join(digests), "<u8") & np.uint64(2**63 - 1)).astype(np.int64)
+
+
+def _canonical(subject: str) -> bytes:
+    text = subject.strip()
+    if _INTEGER.fullmatch(text):
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        text = f"-{digits}" if text[0] == "-" and digits != "0" else digits
+    return text.encode("utf-8", "surrogatepass")
 
 
 def pseudonym(data_set: str, unit: int, salt: bytes) -> str:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from . import files
-from .errors import CorruptError, MissingError
-from .schema import SCHEMA_VERSION, ArraySpec, chunk_path
+from .errors import CorruptError
+from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, open_group
 
 STATISTICS = ("minimum", "maximum", "minimum_count", "maximum_count", "live")
 
@@ -127,10 +126,7 @@ class DataSet:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the group at ``path``; MissingError without it, CorruptError if it is another's."""
-        if not (path / "zarr.json").is_file():
-            raise MissingError(f"{path}: there is no data set here")
-        group = zarr.open_group(str(path), mode="r")
-        attrs = dict(group.attrs)
+        attrs = dict(open_group(path, "data set").attrs)
         version = attrs.get("schema_version")
         if version != SCHEMA_VERSION:
             raise CorruptError(

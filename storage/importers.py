@@ -1,18 +1,32 @@
-"""The text formats that rows are imported from, and how their files are opened."""
+"""The formats that rows are imported from, and how their files are opened."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from .errors import BadInputError
+from .layout import (
+    Layout,
+    Roles,
+    column_of,
+    duplicates,
+    features_layout,
+    listed,
+    training_layout,
+)
+from .parquet import ParquetFile, ParquetSource, is_parquet
 from .rows import RowSource
 from .tabular import TableFile, TableSource, first_line
-from .tabular_diagnosis import Layout, is_number
+from .tabular_diagnosis import is_number
 
 CSV = "csv"
 """Any table of numbers; the first line names the columns unless it is said to have no header."""
+PARQUET = "parquet"
+"""Any table of numbers; the files name the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,10 @@ _COVTYPE = _Fixed(
 """UCI's covtype.data: seven kinds of forest."""
 
 _FIXED = {"higgs": _HIGGS, "covtype": _COVTYPE}
-FORMATS: tuple[str, ...] = (*_FIXED, CSV)
+FORMATS: tuple[str, ...] = (*_FIXED, CSV, PARQUET)
+
+_NUMBERED = re.compile("(c[0-9]+)(?:=.*)?", re.DOTALL)
+"""A feature of a csv file without header: a column's number, and a category if it is one-hot."""
 
 
 def open_source(
@@ -65,41 +82,52 @@ def open_source(
     drop: Sequence[str] = (),
     header: bool = True,
     drop_invalid: bool = False,
+    subject: str | None = None,
+    salt: bytes | None = None,
+    one_hot: Sequence[str] = (),
+    progress: Callable[[float], None] = lambda share: None,
 ) -> RowSource:
     """Open files as one stream of rows: features and, where there is one, a label.
 
     Parameters
     ----------
-    files : read in this order; all must have the same columns. Plain or gzip.
+    files : read in this order; all must have the same columns. Text may be gzipped.
     format : one of FORMATS.
-    label : name of the label column (csv; the other formats know theirs).
+    label : name of the label column (the published formats know theirs).
     drop : names of columns to leave out.
     header : whether the first line names the columns (csv); if not, they are c0, c1, ...
-    drop_invalid : skip lines that cannot be read and count them, instead of raising. The first
+    drop_invalid : skip rows that cannot be used and count them, instead of raising. The first
         line must have the right number of columns all the same, as it tells what the file is.
+    subject : name of the column that says which data subject a row belongs to (csv, parquet): an
+        integer or a text, hashed to the row's unit by `subject_units` and kept nowhere else.
+    salt : the data set's 16 secret bytes; needed for subjects.
+    one_hot : names of columns of categories (csv, parquet), each of which becomes one feature of
+        zeros and ones per category, `COLUMN=VALUE`, where the column stood. The files are read
+        once to find the categories, before this returns.
+    progress : called with the share of that reading that is done.
 
     Raises BadInputError for a wrong argument, file or header, and MissingError for a missing file,
     before anything else is read.
     """
     _check_format(files, format)
-    if format == CSV:
-        columns = _csv_columns(files, header)
-    else:
-        columns = _fixed_columns(files, format, label)
-        label, header = _FIXED[format].label, False
-    layout = _training_layout(columns, label, drop, format)
-    provenance = _provenance(files, format) | {"drop_invalid": int(drop_invalid)}
-    if label is not None:
-        provenance["label"] = label
-    if drop:
-        provenance["drop"] = ", ".join(drop)
+    roles = Roles(label, tuple(drop), subject, tuple(one_hot))
+    if subject is not None and not salt:
+        raise BadInputError("a subject column needs the data set's salt to hash it with")
+    if format in _FIXED:
+        roles, header = _fixed_roles(format, roles), False
+    provenance = _provenance(files, format, drop_invalid) | _told(roles)
     if format == CSV:
         provenance["header"] = int(header)
-    return TableSource(
-        [TableFile(path, layout, header) for path in files],
-        provenance=provenance,
-        drop_invalid=drop_invalid,
-    )
+    table = _parquet_table(files) if format == PARQUET else _text_table(files, format, header)
+    options = _Options(provenance=provenance, drop_invalid=drop_invalid, salt=salt or b"")
+    categories: dict[str, tuple[str, ...]] = {}
+    if one_hot:
+        layout = training_layout(table.columns, roles, {})
+        if not drop_invalid:
+            # No row will be skipped, so that the other columns need not be looked at yet.
+            layout = replace(layout, features=(), label=None, subject=None)
+        categories = table.opened(layout, options).categories(progress)
+    return table.opened(training_layout(table.columns, roles, categories), options)
 
 
 def open_features(
@@ -112,19 +140,61 @@ def open_features(
     """Open files that hold at least the features named, as a stream of rows without labels.
 
     A file whose first line names the features is read by name, whatever its format and the order
-    of its columns; other columns are not looked at. Without such a line a file is read by
-    position: in format higgs or covtype with or without the label; in format csv only for data
-    that had no header (features named c0, c1, ...), where a file of just the features holds them
-    in order and any other one in the columns of those numbers.
+    of its columns; other columns are not looked at; so is a parquet file, which is known by its
+    content, whatever format is said. Without such a line a text file is read by position: in
+    format higgs or covtype with or without the label; in the others only for data that had no
+    header (features named c0, c1, ...), where a file of just the features holds them in order and
+    any other one in the columns of those numbers.
 
-    Raises BadInputError where features are missing, else as `open_source`.
+    A feature `COLUMN=VALUE` that is no column itself is one category of COLUMN. Raises
+    BadInputError where features are missing or a value is none of the categories, else as
+    `open_source`.
     """
     _check_format(files, format)
     names = tuple(feature_names)
+    provenance = _provenance(files, format, drop_invalid)
+    if is_parquet(files[0]):
+        heads = [ParquetFile.read(path) for path in files]
+        return ParquetSource(
+            [(head, _parquet_features(head, names)) for head in heads],
+            provenance=provenance,
+            drop_invalid=drop_invalid,
+        )
     return TableSource(
         [_features_file(path, format, names) for path in files],
-        provenance=_provenance(files, format) | {"drop_invalid": int(drop_invalid)},
+        provenance=provenance,
         drop_invalid=drop_invalid,
+    )
+
+
+class _Options(TypedDict):
+    provenance: dict[str, str | int | float]
+    drop_invalid: bool
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Files to train from, which all have the same columns."""
+
+    columns: tuple[str, ...]
+    opened: Callable[[Layout, _Options], ParquetSource | TableSource]
+
+
+def _parquet_table(files: Sequence[Path]) -> _Table:
+    heads = [ParquetFile.read(path) for path in files]
+    return _Table(
+        _same_columns([(str(head.path), head.columns) for head in heads]),
+        lambda layout, options: ParquetSource([(head, layout) for head in heads], **options),
+    )
+
+
+def _text_table(files: Sequence[Path], format: str, header: bool) -> _Table:
+    return _Table(
+        _same_columns([(f"{path}, line 1", _text_columns(path, format, header)) for path in files]),
+        lambda layout, options: TableSource(
+            [TableFile(path, layout, header) for path in files], **options
+        ),
     )
 
 
@@ -135,25 +205,45 @@ def _check_format(files: Sequence[Path], format: str) -> None:
         raise BadInputError("no file given; name at least one")
 
 
-def _provenance(files: Sequence[Path], format: str) -> dict[str, str | int | float]:
-    return {"format": format, "files": ", ".join(path.name for path in files)}
+def _provenance(
+    files: Sequence[Path], format: str, drop_invalid: bool
+) -> dict[str, str | int | float]:
+    names = ", ".join(path.name for path in files)
+    return {"format": format, "files": names, "drop_invalid": int(drop_invalid)}
 
 
-def _csv_columns(files: Sequence[Path], header: bool) -> tuple[str, ...]:
-    """Names of the columns, which all files must share."""
-    read = _header if header else _numbered_columns
-    columns = read(files[0])
-    for path in files[1:]:
-        if read(path) != columns:
+def _told(roles: Roles) -> dict[str, str | int | float]:
+    """What the user said about the columns, for the provenance: names, never values."""
+    told = {
+        "label": roles.label,
+        "drop": ", ".join(roles.drop),
+        "subject": roles.subject,
+        "one_hot": ", ".join(roles.one_hot),
+    }
+    return {role: names for role, names in told.items() if names}
+
+
+def _same_columns(found: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """The columns that all files share, given what was found at each place."""
+    first, columns = found[0]
+    for place, others in found[1:]:
+        if others != columns:
             raise BadInputError(
-                f"{path}, line 1: other columns than {files[0]} has; import files of different "
-                "columns one by one, or give them the same header"
+                f"{place}: other columns than {first} has; import files of different columns one "
+                "by one, or give them the same columns in the same order"
             )
     return columns
 
 
-def _header(path: Path) -> tuple[str, ...]:
-    return _names(path, first_line(path))
+def _text_columns(path: Path, format: str, header: bool) -> tuple[str, ...]:
+    """The columns of a text file to train from, after a look at its first line."""
+    fields = first_line(path)
+    if format in _FIXED:
+        columns = _FIXED[format].columns
+        if len(fields) != len(columns):
+            raise _unlike_format(path, format, len(fields), str(len(columns)))
+        return columns
+    return _names(path, fields) if header else tuple(f"c{i}" for i in range(len(fields)))
 
 
 def _names(path: Path, fields: list[str]) -> tuple[str, ...]:
@@ -165,32 +255,30 @@ def _names(path: Path, fields: list[str]) -> tuple[str, ...]:
             "say --no-header if the file has no header"
         )
     names = tuple(field or f"unnamed_{i}" for i, field in enumerate(fields, 1))
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    twice = duplicates(names)
+    if twice:
         raise BadInputError(
-            f"{path}, line 1: column names that occur twice: {_listed(twice)}; rename them, "
+            f"{path}, line 1: column names that occur twice: {listed(twice)}; rename them, "
             "or say --no-header if the file has no header"
         )
     return names
 
 
-def _numbered_columns(path: Path) -> tuple[str, ...]:
-    return tuple(f"c{i}" for i in range(len(first_line(path))))
-
-
-def _fixed_columns(files: Sequence[Path], format: str, label: str | None) -> tuple[str, ...]:
-    """The format's columns, after a look at the first line of each file."""
+def _fixed_roles(format: str, roles: Roles) -> Roles:
+    """The roles of a published format's columns, whose label is known."""
     fixed = _FIXED[format]
-    if label not in (None, fixed.label):
+    if roles.label not in (None, fixed.label):
         raise BadInputError(
-            f"the label of {format} is {fixed.label!r}, not {label!r}; "
+            f"the label of {format} is {fixed.label!r}, not {roles.label!r}; "
             "leave --label out, or use --format csv --no-header"
         )
-    for path in files:
-        found = len(first_line(path))
-        if found != len(fixed.columns):
-            raise _unlike_format(path, format, found, str(len(fixed.columns)))
-    return fixed.columns
+    for name, option in ((roles.subject, "--subject"), (roles.one_hot, "--one-hot")):
+        if name:
+            raise BadInputError(
+                f"format {format} has no column for {option}; leave it out, "
+                "or use --format csv --no-header"
+            )
+    return replace(roles, label=fixed.label, label_values=fixed.label_values)
 
 
 def _unlike_format(path: Path, format: str, found: int, expected: str) -> BadInputError:
@@ -200,40 +288,34 @@ def _unlike_format(path: Path, format: str, found: int, expected: str) -> BadInp
     )
 
 
-def _training_layout(
-    columns: tuple[str, ...], label: str | None, drop: Sequence[str], format: str
-) -> Layout:
-    """Which columns become features and which one the label."""
-    unknown = [name for name in (*drop, *([] if label is None else [label])) if name not in columns]
-    if unknown:
-        raise BadInputError(f"no column {_listed(unknown)}; the columns are {_listed(columns)}")
-    if label in drop:
-        raise BadInputError(f"column {label!r} is the label and cannot be dropped as well")
-    features = tuple(i for i, name in enumerate(columns) if name != label and name not in drop)
-    if not features:
-        raise BadInputError("no feature column is left; drop fewer columns")
-    allowed = _FIXED[format].label_values if format in _FIXED else ()
-    return Layout(columns, features, None if label is None else columns.index(label), allowed)
+def _parquet_features(head: ParquetFile, names: tuple[str, ...]) -> Layout:
+    return features_layout(
+        head.columns, names, str(head.path), f"the columns are {listed(head.columns)}"
+    )
 
 
 def _features_file(path: Path, format: str, names: tuple[str, ...]) -> TableFile:
-    """How to find the named features in one file."""
+    """How to find the named features in one text file."""
     fields = first_line(path)
-    header = set(names) <= set(fields) or not any(map(is_number, fields))
+    header = _is_header(fields, names)
     if header:
         columns = _names(path, fields)
     elif format in _FIXED:
         columns = _fixed_positions(path, format, len(fields))
     else:
         columns = _csv_positions(names, len(fields))
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise BadInputError(
-            f"{path}, line 1: columns missing: {_listed(missing)}; "
-            "name the columns in the first line, in any order"
-        )
-    features = tuple(columns.index(name) for name in names)
-    return TableFile(path, Layout(columns, features, label=None, droppable=False), header)
+    cure = "name the columns in the first line, in any order"
+    return TableFile(path, features_layout(columns, names, f"{path}, line 1", cure), header)
+
+
+def _is_header(fields: list[str], names: tuple[str, ...]) -> bool:
+    """Whether a first line names columns: the features', or at least it holds no number."""
+    found = set(fields)
+    if all(column_of(name, found) is not None for name in names):
+        return True
+    # Where features are categories, a line of data may well hold no number.
+    without_header = _numbered_columns(names) is not None and any("=" in name for name in names)
+    return not without_header and not any(map(is_number, fields))
 
 
 def _fixed_positions(path: Path, format: str, found: int) -> tuple[str, ...]:
@@ -248,13 +330,15 @@ def _fixed_positions(path: Path, format: str, found: int) -> tuple[str, ...]:
 
 
 def _csv_positions(names: tuple[str, ...], found: int) -> tuple[str, ...]:
-    """Columns of a file without header: just the features, or numbered from c0."""
-    numbered = tuple(f"c{i}" for i in range(found))
-    just_features = found == len(names) and all(
-        name[:1] == "c" and name[1:].isdecimal() for name in names
-    )
-    return names if just_features else numbered
+    """Columns of a file without header: just the features', or numbered from c0."""
+    columns = _numbered_columns(names)
+    if columns is not None and len(columns) == found:
+        return columns
+    return tuple(f"c{i}" for i in range(found))
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
+def _numbered_columns(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The columns that the features of data without header stand in; None for other data."""
+    matches = [_NUMBERED.fullmatch(name) for name in names]
+    columns = dict.fromkeys(match[1] for match in matches if match is not None)
+    return tuple(columns) if all(matches) else None

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from . import files
 from .cells import (
     FINE_BITS,
+    LEAST_CELLS,
     MAX_CELL_BYTES,
     MAX_CELLS,
     cell_of,
@@ -106,13 +107,15 @@ class _Spread:
         self.whole_labels = True
         """Whether all labels are integers that fit in int32."""
 
-    def add(self, block: RowBlock, hashes: NDArray[np.uint64]) -> None:
+    def add(self, block: RowBlock, salt: bytes) -> None:
         """Spread one block."""
+        units = block.rows if block.units is None else block.units
+        hashes = hash_units(units, salt)
         top = (hashes >> np.uint64(56)).astype(np.uint8)
         order = np.argsort(top, kind="stable")
         records = np.empty(len(order), self.record)
         records["hash"] = hashes[order]
-        records["unit"] = block.rows[order]
+        records["unit"] = units[order]
         records["x"] = block.x[order]
         records["y"] = 0.0 if block.y is None else block.y[order]
         if block.y is not None and self.whole_labels:
@@ -158,7 +161,7 @@ def _spread(
 ) -> _Spread:
     spread = _Spread(staging, len(source.feature_names), memory)
     for block in source.blocks():
-        spread.add(block, hash_units(block.rows, salt))
+        spread.add(block, salt)
         progress("reading rows", source.progress)
     if spread.rows == 0:
         raise BadInputError("the source has no valid row; there is nothing to import")
@@ -176,6 +179,10 @@ def _write_cells(
     """Order and write every cell below ``group``, with statistics and attributes, all synced."""
     features = len(source.feature_names)
     cells = choose_cells(spread.rows, features) if wanted is None else wanted
+    if cells > max(LEAST_CELLS, spread.rows):
+        raise BadInputError(
+            f"{cells} cells for {spread.rows} rows; ask for at most {max(LEAST_CELLS, spread.rows)}"
+        )
     capacity = max(1, int(spread.fine.reshape(cells, -1).sum(axis=1).max()))
     if wanted is not None and capacity * features * 4 > MAX_CELL_BYTES and cells < MAX_CELLS:
         raise BadInputError(

@@ -20,6 +20,8 @@ class RowBlock:
     """(n, features) finite values, C-contiguous."""
     y: NDArray[np.float64] | None
     """(n,) finite labels; None where the source has none."""
+    units: NDArray[np.int64] | None = None
+    """(n,) unit ids where rows belong to data subjects; None: a row's number is its unit."""
 
 
 class RowSource(Protocol):

@@ -16,6 +16,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from .errors import CorruptError, MissingError
+
 SCHEMA_VERSION = 1
 """Version of the layout of data sets, model versions and the ledger."""
 
@@ -56,6 +58,16 @@ def create_group(path: Path, specs: Mapping[str, ArraySpec], attrs: Mapping[str,
         # Consolidated metadata is not in the Zarr 3 specification yet, but xarray warns without.
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(str(path))
+
+
+def open_group(path: Path, what: str) -> zarr.Group:
+    """Open an existing group; MissingError without it, CorruptError where it can't be read."""
+    if not (path / "zarr.json").is_file():
+        raise MissingError(f"{path}: there is no {what} here")
+    try:
+        return zarr.open_group(str(path), mode="r")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{path}: the {what}'s zarr.json can't be read ({error})") from error
 
 
 def chunk_path(group: Path, array: str, *index: int) -> Path:

@@ -1,4 +1,4 @@
-"""Numeric text files (plain or gzip, fields separated by commas) as a stream of row blocks.
+"""Text files (plain or gzip, fields separated by commas) as a stream of row blocks.
 
 The text is cut into blocks of whole lines that Arrow's parser reads on several threads. A block
 that it refuses, or that holds a value that cannot be used, goes to `tabular_diagnosis`.
@@ -9,13 +9,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 import re
 import zlib
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,30 +21,22 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from .columns import Coded, Values, assemble
 from .errors import BadInputError, MissingError
-from .rows import RowBlock
-from .tabular_diagnosis import (
-    FLOAT32_END,
-    Layout,
-    TextBlock,
-    bad_line,
-    sound_lines,
-    split_fields,
-)
+from .filesource import PIECE_BYTES, FileSource
+from .layout import Layout
+from .tabular_diagnosis import BOM, TextBlock, bad_line, sound_lines, split_fields
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = PIECE_BYTES
 """Text per block; a block is larger only where a single line is."""
 MAX_LINE_BYTES = 256 << 20
 """A longer line means that the file is no table; it bounds the memory."""
-MAX_PARSERS = 4
-"""Blocks parsed at the same time, at most: each costs some 40 MiB of memory."""
 
 _HEAD_BYTES = 64 << 10
-_ROWS_IN_CACHE = 2048
-"""Columns are interleaved in pieces of so many rows, so that each piece is written from cache."""
+_LEAST_BLOCK_BYTES = 8 << 10
 _BLANK = b" \t\r\n"
-_BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_CODED = pa.dictionary(pa.int32(), pa.binary())
 _OPEN_QUOTE = re.compile(rb'(?m)(?:^|,)"(?:[^"\n]|"")*$')
 """A quotation that its line does not close; also finds a closed value that ends in `,"`."""
 
@@ -62,14 +51,7 @@ class TableFile:
     """Whether the first line holds the columns' names."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedBlock:
-    rows: RowBlock
-    dropped: int
-    position: int
-
-
-class TableSource:
+class TableSource(FileSource[TextBlock]):
     """Rows of one or several text files that give the same features in the same order."""
 
     def __init__(
@@ -78,39 +60,48 @@ class TableSource:
         *,
         provenance: dict[str, str | int | float],
         drop_invalid: bool = False,
+        salt: bytes = b"",
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        layout = files[0].layout
-        self.feature_names = tuple(layout.columns[i] for i in layout.features)
-        self.label_name = None if layout.label is None else layout.columns[layout.label]
-        self.provenance = provenance
-        self.expected_rows: int | None = None
-        self.dropped = 0
+        super().__init__(
+            files[0].layout,
+            total=sum(file.path.stat().st_size for file in files),
+            provenance=provenance,
+            drop_invalid=drop_invalid,
+            salt=salt,
+        )
         self._files = tuple(files)
-        self._drop_invalid = drop_invalid
-        self._block_bytes = block_bytes
-        self._position = 0
-        self._total_bytes = sum(file.path.stat().st_size for file in files)
+        self._block_bytes = min(block_bytes, _bounded_block(files[0].layout))
 
-    @property
-    def progress(self) -> float:
-        """Share of the files' bytes, as stored, that stand behind the rows handed out."""
-        return self._position / self._total_bytes
+    def _pieces(self) -> Generator[TextBlock, None, None]:
+        return _text_blocks(self._files, self._block_bytes)
 
-    def blocks(self) -> Iterator[RowBlock]:
-        """Yield the rows in order.
+    def _layout(self, piece: TextBlock) -> Layout:
+        return piece.layout
 
-        Raises BadInputError at the first line that cannot be read (or skips and counts such lines,
-        where that was asked for), at damaged gzip data and at a file without rows.
-        """
-        self._position = self.dropped = 0
-        with closing(_text_blocks(self._files, self._block_bytes)) as texts:
-            for block in _parsed_in_order(texts, self._drop_invalid):
-                self._position = block.position
-                self.dropped += block.dropped
-                if len(block.rows.rows):
-                    yield block.rows
-        self._position = self._total_bytes
+    def _values(self, piece: TextBlock) -> tuple[Values, NDArray[np.int64]]:
+        offsets = np.arange(piece.count, dtype=np.int64)
+        table = None if _may_hide_a_fault(piece) else _arrow_table(piece.text, piece.layout)
+        # A carriage return alone ends a row for Arrow, but no line.
+        if table is None or table.num_rows != piece.count:
+            text, offsets = sound_lines(piece)
+            table = _arrow_table(text, piece.layout)
+            if table is None or (len(offsets) < piece.count and not self._drop_invalid):
+                raise bad_line(piece, 0)
+        return _values(table, piece.layout), offsets
+
+    def _fault(self, piece: TextBlock, offset: int) -> BadInputError:
+        return bad_line(piece, offset)
+
+
+def _bounded_block(layout: Layout) -> int:
+    """Text per block, at most, where one-hot makes a row's features larger than its text.
+
+    A field takes two bytes at least, so twice a block's size bounds its features either way.
+    """
+    return max(
+        _LEAST_BLOCK_BYTES, BLOCK_BYTES * len(layout.columns) // max(1, len(layout.features))
+    )
 
 
 def first_line(path: Path) -> list[str]:
@@ -125,11 +116,13 @@ def first_line(path: Path) -> list[str]:
         head = stream.read(_HEAD_BYTES)
         if b"\n" not in head and b"\0" not in head and b"\r" not in head.rstrip(_BLANK):
             head += stream.readline(MAX_LINE_BYTES)
+    if head.startswith(b"PAR1"):
+        raise BadInputError(f"{path}: a parquet file; say --format parquet")
     if b"\0" in head:
         raise BadInputError(f"{path}: a binary file (NUL bytes); expected text or gzip of text")
-    if not head.strip(_BLANK + _BOM):
+    if not head.strip(_BLANK + BOM):
         raise BadInputError(f"{path}: the file has no rows")
-    return _split_first(path, head.partition(b"\n")[0].removeprefix(_BOM).removesuffix(b"\r"))
+    return _split_first(path, head.partition(b"\n")[0].removeprefix(BOM).removesuffix(b"\r"))
 
 
 def _split_first(path: Path, line: bytes) -> list[str]:
@@ -179,7 +172,7 @@ def _text_blocks(files: Sequence[TableFile], block_bytes: int) -> Generator[Text
     for file in files:
         line = header_lines = 1 + int(file.header)
         with _opened(file.path) as (stored, stream):
-            lead = stream.read(len(_BOM)).removeprefix(_BOM)
+            lead = stream.read(len(BOM)).removeprefix(BOM)
             if file.header:
                 lead = _after_header(lead, stream)
             for text, lines in _cut(file.path, stream, lead, block_bytes):
@@ -241,49 +234,13 @@ def _end_of_lines(buffer: bytearray, filled: int, *, at_end: bool) -> int:
     return line_end or content
 
 
-def _parsed_in_order(texts: Iterator[TextBlock], drop_invalid: bool) -> Iterator[_ParsedBlock]:
-    """Read text ahead in one thread and parse it in others; results and errors come in order."""
-    parsers = min(os.cpu_count() or 1, MAX_PARSERS)
-    waiting: deque[Future[_ParsedBlock | None]] = deque()
-
-    def parse(text: Future[TextBlock | None]) -> _ParsedBlock | None:
-        block = text.result()
-        return None if block is None else _parse(block, drop_invalid)
-
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(parsers) as pool:
-        for _ in range(parsers + 1):
-            waiting.append(pool.submit(parse, reader.submit(next, texts, None)))
-        while (block := waiting.popleft().result()) is not None:
-            waiting.append(pool.submit(parse, reader.submit(next, texts, None)))
-            yield block
-
-
-def _parse(block: TextBlock, drop_invalid: bool) -> _ParsedBlock:
-    """The rows of a block; raises BadInputError at its first bad line unless such are dropped."""
-    offsets = np.arange(block.lines, dtype=np.int64)
-    table = None if _may_hide_a_fault(block) else _arrow_table(block.text, block.layout)
-    # A carriage return alone ends a row for Arrow, but no line.
-    if table is None or table.num_rows != block.lines:
-        text, offsets = sound_lines(block)
-        table = _arrow_table(text, block.layout)
-        if table is None or (len(offsets) < block.lines and not drop_invalid):
-            raise bad_line(block, 0)
-    x, y = _arrays(table, block.layout)
-    sound = _usable(x, y, block.layout)
-    if not sound.all():
-        if not drop_invalid:
-            raise bad_line(block, int(np.argmin(sound)))
-        x, y, offsets = x[sound], None if y is None else y[sound], offsets[sound]
-    rows = RowBlock(block.first_row + offsets, x, y)
-    return _ParsedBlock(rows, block.lines - len(offsets), block.position)
-
-
 def _arrow_table(text: bytes | bytearray, layout: Layout) -> pa.Table | None:
-    """Parse the columns that are read as float64; None where a line or value is refused."""
+    """Parse the columns that are read as float64 or bytes; None where a line or value is refused."""
     names = [str(i) for i in range(len(layout.columns))]
-    kept = [names[i] for i in layout.kept]
+    types = {names[i]: pa.float64() for i in layout.numbers}
+    types |= {names[i]: _CODED for i in layout.texts}
     if not text:
-        return pa.table({name: pa.array([], pa.float64()) for name in kept})
+        return pa.schema(types).empty_table()
     try:
         return pyarrow.csv.read_csv(
             pa.py_buffer(text),
@@ -292,8 +249,8 @@ def _arrow_table(text: bytes | bytearray, layout: Layout) -> pa.Table | None:
             pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text)),
             pyarrow.csv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False),
             pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(kept, pa.float64()),
-                include_columns=kept,
+                column_types=types,
+                include_columns=list(types),
                 null_values=[],
                 strings_can_be_null=False,
                 check_utf8=False,
@@ -306,37 +263,20 @@ def _arrow_table(text: bytes | bytearray, layout: Layout) -> pa.Table | None:
 def _may_hide_a_fault(block: TextBlock) -> bool:
     """Whether Arrow could read past a fault, depending on where the text was cut.
 
-    It skips a byte order mark at the start of any block (the file's own is gone already), and an
-    open quotation joins lines, which no number survives, but which passes in an unread column.
+    It skips a byte order mark at the start of any block (the file's own is gone already). A
+    quotation that holds a carriage return or is left open, which joins lines, is no number, but
+    passes in a column of text or an unread one.
     """
-    if block.text.startswith(_BOM):
+    text = block.text
+    if text.startswith(BOM):
         return True
-    has_unread = len(block.layout.kept) < len(block.layout.columns)
-    return has_unread and b'"' in block.text and bool(_OPEN_QUOTE.search(block.text))
+    if len(block.layout.numbers) == len(block.layout.columns) or b'"' not in text:
+        return False
+    return text.count(b"\r") > text.count(b"\r\n") or bool(_OPEN_QUOTE.search(text))
 
 
-def _arrays(
-    table: pa.Table, layout: Layout
-) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
-    """The (n, features) float32 block and the (n,) labels; negative zeros become positive."""
-    columns = [table.column(j).to_numpy() for j in range(table.num_columns)]
-    x = np.empty((table.num_rows, len(layout.features)), dtype=np.float32)
-    with np.errstate(over="ignore"):
-        for start in range(0, len(x), _ROWS_IN_CACHE):
-            part = x[start : start + _ROWS_IN_CACHE]
-            for j in range(x.shape[1]):
-                part[:, j] = columns[j][start : start + _ROWS_IN_CACHE]
-            part += 0.0
-    return x, None if layout.label is None else columns[-1] + 0.0
-
-
-def _usable(
-    x: NDArray[np.float32], y: NDArray[np.float64] | None, layout: Layout
-) -> NDArray[np.bool_]:
-    """(n,) whether all values of a row are finite in 32 bits and its label is allowed."""
-    sound: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(x), axis=1)
-    if y is not None:
-        sound &= np.abs(y) < FLOAT32_END
-        if layout.label_values:
-            sound &= np.isin(y, layout.label_values)
-    return sound
+def _values(table: pa.Table, layout: Layout) -> Values:
+    """What Arrow has read."""
+    numbers = {i: table.column(str(i)).to_numpy() for i in layout.numbers}
+    texts = {i: Coded.of(table.column(str(i)).combine_chunks()) for i in layout.texts}
+    return assemble(numbers, texts, layout)

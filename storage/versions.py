@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from . import files
-from .errors import CorruptError, MissingError
-from .schema import SCHEMA_VERSION, chunk_path, create_group, whole
+from .errors import CorruptError
+from .schema import SCHEMA_VERSION, chunk_path, create_group, open_group, whole
 from .space import require
 
 
@@ -78,9 +77,7 @@ def _link_or_write(source: Path | None, target: Path, values: NDArray[Any]) -> N
 
 def read_version(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays and attributes of a version as they stand on disk, digest unchecked."""
-    if not (path / "zarr.json").is_file():
-        raise MissingError(f"{path}: there is no model version here")
-    group = zarr.open_group(str(path), mode="r")
+    group = open_group(path, "model version")
     arrays = {}
     for name, array in group.arrays():
         values = np.empty(array.shape, array.dtype)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from expunge.storage import tabular
 from expunge.storage.errors import BadInputError, MissingError
 from expunge.storage.importers import FORMATS, open_features, open_source
+from expunge.storage.layout import Layout, OneHot
 from expunge.storage.rows import RowSource
 from expunge.storage.tabular import TableFile, TableSource
-from expunge.storage.tabular_diagnosis import Layout
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64] | None]
 
@@ -352,6 +352,211 @@ def test_error_in_an_early_block_wins_over_one_found_sooner_further_on(tmp_path:
             read(headerless([path, broken], 2, block_bytes))
 
 
+# ---- categories
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["a", " a", "b", "B", "10", "9", "-1", "007", "x y", 'q"r', "é", "a=b"]
+            ),
+            st.sampled_from(["u", "v"]),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=15,
+    ),
+    st.integers(1, 60),
+    st.booleans(),
+)
+def test_one_hot_equals_an_encoding_by_hand(
+    tmp_path_factory: pytest.TempPathFactory,
+    table: list[tuple[str, str, int]],
+    cut: int,
+    quoted: bool,
+) -> None:
+    def shown(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"' if quoted else text
+
+    lines = [f"{n},{shown(kind)},{n * n},{shown(other)}\n" for kind, other, n in table]
+    path = write(tmp_path_factory.mktemp("t") / "x.csv", "".join(["n,kind,square,k2\n", *lines]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tabular, "BLOCK_BYTES", cut)
+        patch.setattr(tabular, "_LEAST_BLOCK_BYTES", 1)
+        source = open_source([path], "csv", one_hot=["k2", "kind"])
+        rows, x, _ = read(source)
+    kinds = sorted({kind.strip() for kind, _, _ in table})
+    integers = sorted((k for k in kinds if k.lstrip("-").isdecimal()), key=lambda k: (int(k), k))
+    kinds = integers + [kind for kind in kinds if kind not in integers]
+    others = sorted({other for _, other, _ in table})
+    assert source.feature_names == (
+        "n",
+        *(f"kind={kind}" for kind in kinds),
+        "square",
+        *(f"k2={other}" for other in others),
+    )
+    assert rows.tolist() == list(range(len(table)))
+    assert x.tolist() == [
+        [
+            n,
+            *(float(k == kind.strip()) for k in kinds),
+            n * n,
+            *(float(o == other) for o in others),
+        ]
+        for kind, other, n in table
+    ]
+    # The same file read for the data set's features gives the same rows, in any order of features.
+    again = read(open_features([path], "csv", source.feature_names[::-1]))
+    assert_same(again, (rows, np.ascontiguousarray(x[:, ::-1]), None))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.text(alphabet='ab1 "\t\r\ufeff', max_size=4)
+            | st.sampled_from(["1", '"a"', '"a,b"', "\xff", '"']),
+            min_size=2,
+            max_size=3,
+        ).map(",".join),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 40),
+)
+def test_fast_and_slow_path_accept_the_same_texts(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    body = b"".join(line.encode("latin-1" if "\xff" in line and "\ufeff" not in line else "utf-8")
+                    + b"\n" for line in [*lines, "a,1"])  # fmt: skip
+
+    def found(
+        path: Path, block_bytes: int, names: Sequence[str] = ()
+    ) -> tuple[Rows, list[str], int]:
+        categories = ("a", "1", *names)
+        layout = Layout(("kind", "n"), (0, 0, 1), None, one_hot=(OneHot(0, categories),))
+        source = TableSource(
+            [TableFile(path, layout, header=False)],
+            provenance={},
+            drop_invalid=True,
+            block_bytes=block_bytes,
+        )
+        return read(source), sorted(source.categories(lambda share: None)["kind"]), source.dropped
+
+    path = write(folder / "x.csv", body)
+    slow = write(folder / "y.csv", body + b"oops\n")
+    expected, kinds, dropped = found(path, 1)
+    for other, block_bytes, more in ((path, cut, 0), (slow, 1000, 1)):
+        rows, present, skipped = found(other, block_bytes)
+        assert_same(rows, expected)
+        assert present == kinds and skipped == dropped + more
+
+
+def test_returns_and_marks_in_texts_are_judged_alike_wherever_the_text_is_cut(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        '"a\rb",1',
+        '\ufeff"a",2',
+        "a,3",
+        "\ufeffa,4",
+        "\ufeff\ufeffa,5",
+        "x,oops",
+        '\ufeff"a",6',
+    ]
+    path = write(tmp_path / "x.csv", "a,0\n" + "\n".join(lines) + "\n")
+    layout = Layout(("kind", "n"), (1,), None, one_hot=(OneHot(0),))
+    for block_bytes in range(1, 80):
+        source = TableSource(
+            [TableFile(path, layout, header=False)],
+            provenance={},
+            drop_invalid=True,
+            block_bytes=block_bytes,
+        )
+        # A mark within the file belongs to the text, and a quote after it is no quotation.
+        found = source.categories(lambda share: None)
+        assert found == {"kind": ("a", '\ufeff"a"', "\ufeffa", "\ufeff\ufeffa")}
+        assert read(source)[0].tolist() == [0, 2, 3, 4, 5, 7] and source.dropped == 2
+
+
+def test_drop_invalid_leaves_out_categories_of_bad_lines_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", "kind,n\na,1\nb,x\n,2\na\nc,3\n\xff,4\n".encode("latin-1"))
+    told: list[float] = []
+    source = open_source([path], "csv", one_hot=["kind"], drop_invalid=True, progress=told.append)
+    assert source.feature_names == ("kind=a", "kind=c", "n") and told == [1.0]
+    rows, x, _ = read(source)
+    assert rows.tolist() == [0, 4] and x.tolist() == [[1, 0, 1], [0, 1, 3]] and source.dropped == 4
+    assert source.provenance["one_hot"] == "kind"
+    # Without it, the first bad line is named, be it found with the categories or after that.
+    message = complaint(path, one_hot=["kind"])
+    assert message.startswith(f"{path}, line 4, column 'kind': a missing value; correct it, leave")
+    good = write(tmp_path / "y.csv", "kind,n\na,1\nb,x\n")
+    assert "line 3, column 'n': 'x' is not a number" in complaint(good, one_hot=["kind"])
+
+
+def test_categories_that_cannot_be_features(tmp_path: Path) -> None:
+    many = write(tmp_path / "m.csv", "n,id\n" + "".join(f"1,id{i}\n" for i in range(1001)))
+    assert "column 'id' has more than 1,000 categories" in complaint(many, one_hot=["id"])
+    fits = write(tmp_path / "f.csv", "n,id\n" + "".join(f"1,id{i}\n" for i in range(1000)))
+    assert len(open_source([fits], "csv", one_hot=["id"]).feature_names) == 1001
+    clash = write(tmp_path / "c.csv", "kind,kind=a\na,1\n")
+    assert "like another column: 'kind=a'" in complaint(clash, one_hot=["kind"])
+    assert "no column 'sort'" in complaint(clash, one_hot=["sort"])
+    assert "column 'kind' is one-hot and cannot be the label as well" in complaint(
+        clash, label="kind", one_hot=["kind"]
+    )
+    assert "column 'kind' is one-hot and cannot be dropped as well" in complaint(
+        clash, drop=["kind"], one_hot=["kind"]
+    )
+    higgs = write(tmp_path / "h.csv", higgs_line())
+    assert "has no column for --one-hot" in complaint(higgs, "higgs", one_hot=["m_bb"])
+
+
+def test_wide_one_hot_is_read_in_smaller_blocks(tmp_path: Path) -> None:
+    kinds = [f"{i}" for i in range(1000)] * 100
+    path = write(tmp_path / "x.csv", "kind\n" + "".join(f"{kind}\n" for kind in kinds))
+    blocks = list(open_source([path], "csv", one_hot=["kind"]).blocks())
+    assert max(block.x.nbytes for block in blocks) <= 16 << 20
+    assert len(blocks) > 4 and sum(block.x.sum() for block in blocks) == len(kinds)
+
+
+def test_one_hot_features_of_another_file(tmp_path: Path) -> None:
+    names = ("kind=a=b", "n", "kind=2", "kind2=x")
+    path = write(tmp_path / "x.csv", "kind2,note,kind,n\nx,hello,2,5\nx,,a=b,6\n")
+    _, x, _ = read(open_features([path], "csv", names))
+    assert x.tolist() == [[0, 5, 1, 1], [1, 6, 0, 1]]
+    encoded = write(tmp_path / "e.csv", "kind=a=b,n,kind=2,kind2=x\n1,5,0,1\n")
+    _, x, _ = read(open_features([encoded, path], "csv", names))
+    assert x.tolist() == [[1, 5, 0, 1], [0, 5, 1, 1], [1, 6, 0, 1]]
+    other = write(tmp_path / "o.csv", "kind2,kind,n\nx,2,5\nx,3,6\n")
+    with pytest.raises(BadInputError) as caught:
+        read(open_features([other], "csv", names))
+    assert str(caught.value) == (
+        f"{other}, line 3, column 'kind': '3' is none of the known categories 'a=b', '2'; "
+        "correct it or skip such lines with --drop-invalid"
+    )
+    short = write(tmp_path / "s.csv", "kind2,n\nx,5\n")
+    with pytest.raises(BadInputError, match="columns missing: 'kind=a=b', 'kind=2'"):
+        open_features([short], "csv", names)
+
+
+def test_one_hot_features_of_headerless_csv_by_position(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", "9,red,s\n8,blue,m\n")
+    source = open_source([train], "csv", header=False, drop=["c0"], one_hot=["c1", "c2"])
+    assert source.feature_names == ("c1=blue", "c1=red", "c2=m", "c2=s")
+    _, x, _ = read(source)
+    assert x.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
+    bare = write(tmp_path / "b.csv", "red,s\nblue,m\n")
+    named = write(tmp_path / "n.csv", "c2,c1\ns,red\nm,blue\n")
+    for path in (train, bare, named):
+        assert_same(
+            read(open_features([path], "csv", source.feature_names)), (np.arange(2), x, None)
+        )
+
+
 # ---- bad files
 
 
@@ -409,7 +614,7 @@ def test_headers_and_arguments_are_checked_before_reading(tmp_path: Path) -> Non
     ]:
         with pytest.raises(BadInputError, match=match):
             open_source(files, format, **options)  # type: ignore[arg-type]  # one option each
-    assert FORMATS == ("higgs", "covtype", "csv")
+    assert FORMATS == ("higgs", "covtype", "csv", "parquet")
 
 
 def test_numbers_and_nothing_as_column_names(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans as ReferenceKMeans
 from sklearn.cluster import kmeans_plusplus
 from sklearn.datasets import make_blobs
 
-from expunge.pipeline import clusterers, quantized
+from expunge.pipeline import quantized, replay, validation
 from expunge.pipeline.arrays import ArrayPasses, ordinals_of
 from expunge.pipeline.clusterers import KMeans, QKMeans
 from expunge.pipeline.fixedpoint import (
@@ -35,12 +35,11 @@ from expunge.pipeline.quantized import (
     Draw,
     Passes,
     Record,
-    Remembering,
-    Removed,
     Settings,
     momentum,
     snap,
 )
+from expunge.pipeline.replay import Remembering, Removed
 from expunge.pipeline.seeding import Winner
 
 # ----------------------------------------------------------------------- one run by hand
@@ -146,7 +145,7 @@ def test_momentum_is_the_weighted_mean_within_0_and_1(data: st.DataObject, thres
 @pytest.mark.parametrize("gamma", ["0.2", "0.3", "0.7", "1.0", "0.0", "0.07", "0.55"])
 @pytest.mark.parametrize("k", [1, 3, 7, 10])
 def test_small_is_exactly_below_gamma_n_over_k(gamma: str, k: int) -> None:
-    chosen = clusterers.resolve_settings(50, 1, n_clusters=k, gamma=float(gamma))
+    chosen = validation.resolve_settings(50, 1, n_clusters=k, gamma=float(gamma))
     for rows in [*range(1, 300), 10**6, 3 * 10**7, 40_000_000]:
         limit = Fraction(gamma) * rows / k
         below = chosen.small_below(rows)
@@ -159,7 +158,7 @@ def test_small_is_exactly_below_gamma_n_over_k(gamma: str, k: int) -> None:
 )
 def test_the_rule_of_thumb_for_epsilon(rows: int, epsilon: float) -> None:
     assert quantized.rule_of_thumb_epsilon(rows) == epsilon
-    resolved = clusterers.resolve_settings(rows, 1, n_clusters=1)
+    resolved = validation.resolve_settings(rows, 1, n_clusters=1)
     assert resolved.spacing == epsilon * CENTROID_GRID
 
 
@@ -284,7 +283,7 @@ def moved_bounds_unseen(patch: pytest.MonkeyPatch, before: Record) -> None:
         counts = extent.lower_count, extent.upper_count
         return Extent(extent.rows - len(removed.units), extent.lower, extent.upper, *counts)
 
-    patch.setattr(quantized, "_shrunk_extent", shrunk)
+    patch.setattr(replay, "_shrunk_extent", shrunk)
 
 
 def keep_deleted_winners(purpose: str) -> Mutation:
@@ -292,11 +291,11 @@ def keep_deleted_winners(purpose: str) -> Mutation:
         class Keeping(Remembering):
             def __init__(self, rows: Passes, record: Record, removed: Removed, *rest: Any) -> None:
                 super().__init__(rows, record, removed, *rest)
-                for draw, centres, winner in quantized._races(record.steps):
+                for draw, centres, winner in replay._races(record.steps):
                     if draw.purpose == purpose:
                         self._winners[draw, centres.tobytes()] = winner
 
-        patch.setattr(quantized, "Remembering", Keeping)
+        patch.setattr(replay, "Remembering", Keeping)
 
     return mutate
 
@@ -309,7 +308,7 @@ def winners_whatever_the_centres(patch: pytest.MonkeyPatch, before: Record) -> N
                     return winner
             return super().race(scaling, draw, state, centres)
 
-    patch.setattr(quantized, "Remembering", Blind)
+    patch.setattr(replay, "Remembering", Blind)
 
 
 def threshold_of_old_size(patch: pytest.MonkeyPatch, before: Record) -> None:
@@ -342,7 +341,7 @@ def partition_of_analog_centroids(patch: pytest.MonkeyPatch, before: Record) -> 
             finally:
                 self._assign_removed = right
 
-    patch.setattr(quantized, "Remembering", Analog)
+    patch.setattr(replay, "Remembering", Analog)
 
 
 def subtracted_at_no_step(patch: pytest.MonkeyPatch, before: Record) -> None:
@@ -351,7 +350,7 @@ def subtracted_at_no_step(patch: pytest.MonkeyPatch, before: Record) -> None:
             step = self._steps.get((centroids.tobytes(), present.tobytes()))
             return step.tally if step else super().assign(scaling, centroids, present)
 
-    patch.setattr(quantized, "Remembering", Stale)
+    patch.setattr(replay, "Remembering", Stale)
 
 
 def nothing_wrong(patch: pytest.MonkeyPatch, before: Record) -> None:

@@ -21,14 +21,8 @@ from expunge.pipeline.clusterers import delete_rows
 from expunge.pipeline.fixedpoint import ROW_GRID, Scaling
 from expunge.pipeline.keyed import exponential
 from expunge.pipeline.lloyd import Tally
-from expunge.pipeline.quantized import (
-    Centroids,
-    Record,
-    Remembering,
-    Removed,
-    Settings,
-    Step,
-)
+from expunge.pipeline.quantized import Centroids, Record, Settings, Step
+from expunge.pipeline.replay import Remembering, Removed
 from expunge.pipeline.seeding import Winner, first_of, race
 
 Law = dict[tuple[int, ...], Fraction]
