@@ -274,9 +274,10 @@ def test_control_c_is_told_plainly(ready: Path, tmp_path: Path, cluster: str) ->
     """The terminal sends it to the whole process group, workers included."""
     arguments = ["train", "z", "--data", "t", "--algorithm", "k-means", "--cluster", cluster]
     script = (
-        "import sys, time; from expunge.pipeline import lloyd; real = lloyd.assign\n"
-        "def slow(*a, **k): time.sleep(1.0); return real(*a, **k)\n"
-        "lloyd.assign = slow\n"
+        "import sys, time; from expunge.jobs.train_kmeans import StoredPasses\n"
+        "real = StoredPasses._run\n"
+        "def slow(*a): result = real(*a); time.sleep(1.0); return result\n"
+        "StoredPasses._run = slow\n"
         "from expunge.jobs.cli import run; sys.exit(run(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "-w", str(ready), *arguments]
