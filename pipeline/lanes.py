@@ -2,9 +2,10 @@
 
 ``turn_rows`` turns rows feature-major, 8 by 8 in registers; ``nearest_lanes`` keeps the squared
 distances of 16 rows to 4 centres in registers; ``prefetch`` asks the memory for what comes next.
-Both are plain IEEE float32 in a fixed order, without contraction or any other fast-math flag, and
-LLVM maps the vectors to whatever the processor has. They take addresses (``array.ctypes.data``):
-the callers in ``lloyd`` and ``seeding`` own the arrays and their shapes.
+LLVM maps the vectors to whatever the processor has. Distances may be fused multiply-adds, so their
+last bits depend on the processor: they are a filter, and no result depends on them. They take
+addresses (``array.ctypes.data``): the callers in ``lloyd`` and ``seeding`` own the arrays and their
+shapes.
 """
 
 from __future__ import annotations
@@ -73,6 +74,14 @@ def _prefetch(builder: Builder, address: Value) -> None:
     builder.call(function, [builder.inttoptr(address, _BYTE_POINTER), *flags])
 
 
+def _multiply_add(builder: Builder, one: Value, other: Value, total: Value) -> Value:
+    """one * other + total, fused where the processor can: the sum is a filter, integers decide."""
+    kind = ir.FunctionType(total.type, [total.type] * 3)
+    name = f"llvm.fmuladd.v{VECTOR}f32"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, [one, other, total])
+
+
 def _transpose(builder: Builder, rows: list[Value]) -> list[Value]:
     """Transpose TILE vectors of TILE values by three rounds of exchanges."""
     for width in (1, 2, 4):
@@ -104,36 +113,62 @@ def _turn_rows(context: Any, builder: Builder, _: Any, arguments: list[Value]) -
     return context.get_dummy_value()
 
 
-def _nearest_lanes(context: Any, builder: Builder, _: Any, arguments: list[Value]) -> Value:
-    turned, d, centres, k, best_at, second_at, label_at = arguments
-    floats, ints = _vector(_F32, VECTOR), _vector(_I32, VECTOR)
-    infinite = ir.Constant(floats, [ir.Constant(_F32, float("inf"))] * VECTOR)
-    best = cgutils.alloca_once_value(builder, infinite)
-    second = cgutils.alloca_once_value(builder, infinite)
-    label = cgutils.alloca_once_value(builder, ir.Constant(ints, [0] * VECTOR))
-    sums = [cgutils.alloca_once(builder, floats) for _ in range(CENTRES)]
-    one = _index(d, 1)
-    groups = cgutils.for_range_slice(builder, _index(k, 0), k, _index(k, CENTRES), k.type)
-    with groups as (j, _count):
+class _Nearest:
+    """The code that keeps the two least distances of VECTOR lanes and the nearest centre."""
+
+    def __init__(self, builder: Builder, turned: Value, d: Value, centres: Value) -> None:
+        self.builder, self.turned, self.d, self.centres = builder, turned, d, centres
+        self.floats, self.ints = _vector(_F32, VECTOR), _vector(_I32, VECTOR)
+        infinite = ir.Constant(self.floats, [ir.Constant(_F32, float("inf"))] * VECTOR)
+        self.best = cgutils.alloca_once_value(builder, infinite)
+        self.second = cgutils.alloca_once_value(builder, infinite)
+        self.label = cgutils.alloca_once_value(builder, ir.Constant(self.ints, [0] * VECTOR))
+        self.sums = [cgutils.alloca_once(builder, self.floats) for _ in range(CENTRES)]
+
+    def weigh(self, first: Value, count: int) -> None:
+        """Compare with ``count`` centres from ``first`` on, which share the loads of the rows."""
+        builder, d, one = self.builder, self.d, _index(self.d, 1)
+        sums = self.sums[:count]
         for total in sums:
-            builder.store(ir.Constant(floats, [0.0] * VECTOR), total)
-        rows = [_at(builder, centres, builder.add(j, _index(j, g)), d) for g in range(CENTRES)]
+            builder.store(ir.Constant(self.floats, [0.0] * VECTOR), total)
+        numbers = [builder.add(first, _index(first, g)) for g in range(count)]
+        rows = [_at(builder, self.centres, number, d) for number in numbers]
         with cgutils.for_range(builder, d, intp=d.type) as loop:
-            x = _load(builder, _at(builder, turned, loop.index, _index(d, LANES)), floats)
+            x = _load(builder, _at(builder, self.turned, loop.index, _index(d, LANES)), self.floats)
             for row, total in zip(rows, sums, strict=True):
                 c = _load(builder, _at(builder, row, loop.index, one), _F32)
                 t = builder.fsub(x, _splat(builder, c, VECTOR))
-                builder.store(builder.fadd(builder.load(total), builder.fmul(t, t)), total)
-        for g, total in enumerate(sums):
-            distance, nearest, runner = (builder.load(p) for p in (total, best, second))
-            number = _splat(builder, builder.trunc(builder.add(j, _index(j, g)), _I32), VECTOR)
-            nearer = builder.fcmp_ordered("<", distance, nearest)
-            closer = builder.fcmp_ordered("<", distance, runner)
-            beaten = builder.select(closer, distance, runner)
-            builder.store(builder.select(nearer, nearest, beaten), second)
-            builder.store(builder.select(nearer, number, builder.load(label)), label)
-            builder.store(builder.select(nearer, distance, nearest), best)
-    for held, address in ((best, best_at), (second, second_at), (label, label_at)):
+                builder.store(_multiply_add(builder, t, t, builder.load(total)), total)
+        for number, total in zip(numbers, sums, strict=True):
+            self._keep(_splat(builder, builder.trunc(number, _I32), VECTOR), builder.load(total))
+
+    def _keep(self, number: Value, distance: Value) -> None:
+        builder = self.builder
+        nearest, runner = builder.load(self.best), builder.load(self.second)
+        nearer = builder.fcmp_ordered("<", distance, nearest)
+        closer = builder.fcmp_ordered("<", distance, runner)
+        beaten = builder.select(closer, distance, runner)
+        builder.store(builder.select(nearer, nearest, beaten), self.second)
+        builder.store(builder.select(nearer, number, builder.load(self.label)), self.label)
+        builder.store(builder.select(nearer, distance, nearest), self.best)
+
+
+def _nearest_lanes(context: Any, builder: Builder, _: Any, arguments: list[Value]) -> Value:
+    turned, d, centres, k, best_at, second_at, label_at = arguments
+    code = _Nearest(builder, turned, d, centres)
+    left = builder.urem(k, _index(k, CENTRES))
+    whole = builder.sub(k, left)
+    step = _index(k, CENTRES)
+    with cgutils.for_range_slice(builder, _index(k, 0), whole, step, k.type) as (j, _count):
+        code.weigh(j, CENTRES)
+    for count in range(1, CENTRES):
+        with builder.if_then(builder.icmp_signed("==", left, _index(k, count))):
+            code.weigh(whole, count)
+    for held, address in (
+        (code.best, best_at),
+        (code.second, second_at),
+        (code.label, label_at),
+    ):
         _store(builder, builder.load(held), address)
     return context.get_dummy_value()
 
@@ -154,8 +189,8 @@ def turn_rows(typingctx, rows, d, turned):  # type: ignore[no-untyped-def]
 def nearest_lanes(typingctx, turned, d, centres, k, best, second, label):  # type: ignore[no-untyped-def]
     """Find the two least squared distances of VECTOR lanes of turned (d, LANES) to the centres.
 
-    centres (k, d) float32, k a multiple of CENTRES (pad with infinity); best and second (VECTOR,)
-    float32, label (VECTOR,) int32: the nearest centre, the lowest of equals.
+    centres (k, d) float32; best and second (VECTOR,) float32, label (VECTOR,) int32: the nearest
+    centre, the lowest of equals.
     """
     return _takes_addresses(_nearest_lanes, 7)
 

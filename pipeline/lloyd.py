@@ -21,7 +21,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from .fixedpoint import Scaling, to_grid
-from .lanes import CENTRES, LANES, TILE, VECTOR, nearest_lanes, prefetch, turn_rows
+from .lanes import LANES, TILE, VECTOR, nearest_lanes, prefetch, turn_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,6 @@ def _load_block(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-de
             d = x.shape[1]
             for lane in range(m):
                 i = rows[lane]
-                prefetch_row(x, i + LANES)
                 for f in range(d):
                     fixed[lane, f] = to_grid(x[i, f], lower[f], factor[f])
             return fixed
@@ -87,8 +86,6 @@ def _load_block(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-de
 
     def gather(x, rows, m, lower, factor, fixed):  # type: ignore[no-untyped-def]
         first = rows[0]
-        for i in range(first + LANES, first + 2 * LANES):
-            prefetch_row(x, i)
         if m == LANES and rows[m - 1] == first + m - 1:
             return x[first : first + m]
         for lane in range(m):
@@ -121,10 +118,15 @@ def turn_block(fixed, turned):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="always")
-def nearest_of_block(turned, centres32, best, second, label):  # type: ignore[no-untyped-def]
-    """Fill best and second (LANES,) float32 and label (LANES,) int32 for a turned block."""
+def nearest_of_block(x, start, turned, centres32, best, second, label):  # type: ignore[no-untyped-def]
+    """Fill best and second (LANES,) float32 and label (LANES,) int32 for a turned block.
+
+    Between the vectors, the memory is asked for the rows of x from ``start`` on: the next block's.
+    """
     k, d = centres32.shape
     for lane in range(0, LANES, VECTOR):
+        for i in range(start + lane, start + lane + VECTOR):
+            prefetch_row(x, i)
         shift = 4 * lane
         nearest_lanes(
             turned.ctypes.data + shift,
@@ -135,17 +137,6 @@ def nearest_of_block(turned, centres32, best, second, label):  # type: ignore[no
             second.ctypes.data + shift,
             label.ctypes.data + shift,
         )
-
-
-@njit(cache=True)
-def padded_centres(centres):  # type: ignore[no-untyped-def]
-    """Return centres (k, features) as float32, padded with infinity to a multiple of CENTRES."""
-    k, d = centres.shape
-    padded = np.full(((k + CENTRES - 1) // CENTRES * CENTRES, d), np.float32(np.inf))
-    for j in range(k):
-        for f in range(d):
-            padded[j, f] = np.float32(centres[j, f])
-    return padded
 
 
 @njit(cache=True)
@@ -185,7 +176,7 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums
     best = np.empty(LANES, np.float32)
     second = np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
-    centres32 = padded_centres(centres)
+    centres32 = centres.astype(np.float32)
     limit = np.float32(tolerance)
     start = 0
     while True:
@@ -194,7 +185,7 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums
             break
         block = load_block(x, rows, m, lower, factor, fixed)
         turn_block(block, turned)
-        nearest_of_block(turned, centres32, best, second, label)
+        nearest_of_block(x, start, turned, centres32, best, second, label)
         for lane in range(m):
             j = label[lane]
             if k > 1 and second[lane] - best[lane] <= limit * second[lane]:

@@ -24,7 +24,6 @@ from .lloyd import (
     gather_block,
     load_block,
     nearest_of_block,
-    padded_centres,
     relative_error,
     turn_block,
 )
@@ -90,7 +89,7 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
     nearest = np.empty(LANES, np.float32)
     second = np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
-    centres32 = padded_centres(centres)
+    centres32 = centres.astype(np.float32)
     best = (np.inf, np.int64(0), np.int64(0))
     winner = -1
     start = 0
@@ -100,7 +99,7 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
             return winner, best[0]
         block = load_block(x, rows, m, lower, factor, fixed)
         turn_block(block, turned)
-        nearest_of_block(turned, centres32, nearest, second, label)
+        nearest_of_block(x, start, turned, centres32, nearest, second, label)
         for lane in range(m):
             if nearest[lane] == 0.0:
                 continue

@@ -163,6 +163,8 @@ def test_phases_differ_by_step_and_key_but_not_by_how_many_are_asked_for() -> No
 
 FUSED = re.compile(r"\b(?:v?fn?m(?:add|sub)|fml[as])\w*")
 """Fused multiply-add, x86 and ARM."""
+SINGLES = re.compile(r"vfn?m(?:add|sub)\w*ps|fml[as]\s+v\d+\.4s|fml[as]\.4s")
+"""The same on vectors of float32."""
 
 
 def machine_code(function: Any, *arguments: Any, **flags: Any) -> str:
@@ -225,4 +227,6 @@ def test_no_fused_multiply_add_in_machine_code(name: str) -> None:
     assert not function.targetoptions.get("fastmath")
     code = machine_code(function, *arguments())
     assert "mul" in code, "the code is not shown"
-    assert FUSED.findall(code) == []
+    # The float32 distances of ``lanes`` are a filter and may be fused; nothing in float64 may.
+    exact = [line for line in code.splitlines() if not SINGLES.search(line)]
+    assert FUSED.findall("\n".join(exact)) == []

@@ -171,7 +171,7 @@ def test_float32_alone_is_wrong_on_near_ties_and_assign_is_right(d: int) -> None
 @njit
 def nearest(turned, centres, best, second, label):  # type: ignore[no-untyped-def]
     """Call the inlined function from interpreted code."""
-    lloyd.nearest_of_block(turned, centres, best, second, label)
+    lloyd.nearest_of_block(turned, 0, turned, centres, best, second, label)
 
 
 @pytest.mark.parametrize("d", [1, 7, 8, 9, 15, 16, 17, 28])
@@ -185,7 +185,7 @@ def test_lanes_find_the_two_least_distances(d: int, k: int) -> None:
     np.testing.assert_array_equal(turned, rows.T.astype(np.float32))
     best, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
-    nearest(turned, lloyd.padded_centres(centres), best, second, label)
+    nearest(turned, centres.astype(np.float32), best, second, label)
     exact = ((rows[:, np.newaxis] - centres) ** 2).sum(axis=2)
     np.testing.assert_array_equal(label, exact.argmin(axis=1))
     ordered = np.sort(np.c_[exact, np.full((LANES, 1), np.inf)], axis=1)
@@ -209,8 +209,8 @@ def test_float32_distances_err_by_less_than_a_quarter_of_the_tolerance(d: int, k
     found, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
     for centre in grid_centroids(rng, 5, d, kind) * 2:
-        padded = lloyd.padded_centres(centre[np.newaxis])
-        nearest(turned, padded, found, second, label)
+        single = centre[np.newaxis].astype(np.float32)
+        nearest(turned, single, found, second, label)
         assert not label.any() and np.isinf(second).all()
         exact = [lloyd.exact_distance(row, centre) for row in rows]
         brute = ((rows - centre) ** 2).sum(axis=1)
