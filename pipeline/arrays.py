@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import reduce
+from functools import cache, reduce
 from itertools import pairwise
 from typing import TypeVar
 
@@ -22,6 +22,12 @@ from .seeding import Winner
 Result = TypeVar("Result")
 THREAD_VALUES = 1 << 19
 """Values (rows x features) that are worth a thread."""
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: new ones share a core for milliseconds before they are moved apart."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="expunge-pass")
 
 
 def ordinals_of(units: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -85,10 +91,9 @@ class ArrayPasses:
         threads = min(get_num_threads(), max(1, rows * features // THREAD_VALUES))
         edges = [rows * i // threads for i in range(threads + 1)]
         parts = [slice(a, b) for a, b in pairwise(edges)]
-        if threads == 1:
-            return [work(part) for part in parts]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(work, parts))
+        # This thread works too: while it runs, the others wake on idle cores and not on its own.
+        others = [_pool(threads).submit(work, part) for part in parts[1:]]
+        return [work(parts[0]), *(other.result() for other in others)]
 
     def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
         """The rows on the row grid, kept for as long as the scaling stays the same."""
