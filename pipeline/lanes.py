@@ -67,10 +67,10 @@ def _splat(builder: Builder, value: Value, length: int) -> Value:
 
 
 def _prefetch(builder: Builder, address: Value) -> None:
-    """Ask for the memory at an address soon; harmless where there is none."""
+    """Ask for the memory at an address, into the second cache; harmless where there is none."""
     kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE_POINTER], kind)
-    flags = [ir.Constant(_I32, flag) for flag in (0, 3, 1)]
+    flags = [ir.Constant(_I32, flag) for flag in (0, 2, 1)]
     builder.call(function, [builder.inttoptr(address, _BYTE_POINTER), *flags])
 
 

@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from .fixedpoint import Scaling, to_grid
 from .lanes import LANES, TILE, VECTOR, nearest_lanes, prefetch, turn_rows
 
+PREFETCHED = 256
+"""Features of the longest rows that are asked for ahead of their use."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -122,10 +125,12 @@ def nearest_of_block(x, start, turned, centres32, best, second, label):  # type:
     """Fill best and second (LANES,) float32 and label (LANES,) int32 for a turned block.
 
     Between the vectors, the memory is asked for the rows of x from ``start`` on: the next block's.
+    Long rows stream well enough by themselves, and would push the block out of the cache.
     """
     k, d = centres32.shape
+    ahead = VECTOR if d <= PREFETCHED else 0
     for lane in range(0, LANES, VECTOR):
-        for i in range(start + lane, start + lane + VECTOR):
+        for i in range(start + lane, start + lane + ahead):
             prefetch_row(x, i)
         shift = 4 * lane
         nearest_lanes(
