@@ -47,6 +47,11 @@ class Fold(Protocol):
         """Return the merge of task(piece) over all pieces (at least one)."""
         ...
 
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that the smallest worker may use; None where there is no limit."""
+        ...
+
     def close(self) -> None:
         """Let go of the workers and of what they hold."""
         ...
@@ -56,6 +61,7 @@ class InlineFold:
     """Runs tasks one after the other in this process."""
 
     workers = 1
+    memory_limit = None
 
     def __init__(self) -> None:
         self.tasks = 0
@@ -96,6 +102,13 @@ class DaskFold:
     def workers(self) -> int:
         """Threads of all workers."""
         return max(1, int(sum(self._client.nthreads().values())))
+
+    @property
+    def memory_limit(self) -> int | None:
+        """The least limit of a worker; Dask says 0 for none."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [int(w["memory_limit"]) for w in workers if w["memory_limit"]]
+        return min(limits, default=None)
 
     def close(self) -> None:
         """Let go of the cluster; the next task would start it again."""

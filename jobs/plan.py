@@ -16,6 +16,7 @@ from ..storage.cells import cell_of, hash_units
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from .fold import Fold, split_cells
+from .memory import check_memory, gather_bytes
 from .train_kmeans import run_ordinals
 
 CELL_SECONDS = 0.01
@@ -98,6 +99,8 @@ def wanted_cells(
 
 def gather(data_set: DataSet, units: NDArray[np.int64], salt: bytes, fold: Fold) -> Gathered:
     """Read the rows of these units; nothing is written anywhere."""
+    needed = gather_bytes(data_set.capacity, data_set.features, len(units))
+    check_memory("gathering the rows", needed, fold.memory_limit)
     statistics = data_set.statistics()
     wanted = wanted_cells(data_set, units, salt)
     tasks = []

@@ -22,6 +22,7 @@ from ..pipeline.quantized import SEED, Draw
 from ..pipeline.seeding import Winner
 from ..storage.dataset import CellStatistics, DataSet
 from .fold import Fold, split_cells
+from .memory import check_memory, pass_bytes
 
 PASS_RATE = 2e9
 """Distance terms (row x feature x centroid) that a thread does in a second, roughly."""
@@ -201,6 +202,9 @@ class StoredPasses:
         self, task: Callable[[PassTask], Any], pass_: PassTask, merge: Callable[[Any, Any], Any]
     ) -> Any:
         self.passes += 1
+        data = self._data_set
+        needed = pass_bytes(data.capacity, data.features, len(pass_.centroids))
+        check_memory("a pass over the rows", needed, self._fold.memory_limit)
         terms = int(self._statistics.live.sum()) * self._data_set.features
         seconds = terms * (len(pass_.centroids) + 4) / PASS_RATE
         pieces = [
