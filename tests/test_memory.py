@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.bounded import measure
 
 from expunge.jobs.errors import JobError
 from expunge.jobs.memory import RESERVED, check_memory, gather_bytes, pass_bytes
@@ -90,3 +91,20 @@ def test_what_does_not_fit_is_refused_with_the_sizes() -> None:
     check_memory("a pass", 10**6, RESERVED + 10**6)
     with pytest.raises(JobError, match=r"needs 1 MB a task beside 273 MB .* may use 274 MB"):
         check_memory("a pass", 10**6, RESERVED + 10**6 - 1)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    """The benchmark of bounded memory at a size that CI can afford: n and 4 n rows."""
+    quarter = measure(500_000, tmp_path / "ws", "512MiB")
+    whole = measure(2_000_000, tmp_path / "ws", "512MiB")
+    limit = 512 << 20
+    for step in ("train", "train_k_means", "batch"):
+        one, four = quarter[step], whole[step]
+        assert four["spilled_bytes"] == 0
+        assert four["driver_peak_bytes"] <= min(limit, 1.15 * one["driver_peak_bytes"])
+        # Two workers and no replacement for one that was restarted.
+        assert len(four["worker_peak_bytes"]) <= 3
+        assert max(four["worker_peak_bytes"]) <= min(limit, 1.15 * max(one["worker_peak_bytes"]))
+    assert whole["generate"]["driver_peak_bytes"] <= limit
+    assert whole["forget"]["driver_peak_bytes"] <= 1.15 * quarter["forget"]["driver_peak_bytes"]
