@@ -15,6 +15,7 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 CONNECT_SECONDS = 15
+START_TRIES = 4
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss)://[^\s:/]+:\d+/?")
 LEAST_MEMORY = 320 << 20
 """Bytes below which a worker would be restarted for ever: libraries alone take about 250 MB."""
@@ -74,18 +75,29 @@ def connect(
 @contextmanager
 def _local(workers: int | None, memory_limit: str | None, spill: Path) -> Iterator[Client]:
     with _ignoring_interrupts():
-        local = LocalCluster(
-            n_workers=workers or os.cpu_count() or 1,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=memory_limit or "auto",
-            local_directory=str(spill),
-            # Any free port: a fixed one would warn where two clusters run on a machine.
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
-        )
+        local = _start(workers or os.cpu_count() or 1, memory_limit, spill)
     with local, Client(local) as client:
         yield client
+
+
+def _start(workers: int, memory_limit: str | None, spill: Path) -> LocalCluster:
+    """Start local workers; again if one dies while it starts, and ClusterError after some tries."""
+    reason = ""
+    for _ in range(START_TRIES):
+        try:
+            return LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=memory_limit or "auto",
+                local_directory=str(spill),
+                # Any free port: a fixed one would warn where two clusters run on a machine.
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,
+            )
+        except RuntimeError as error:
+            reason = str(error)
+    raise ClusterError(f"the local workers can't be started: {reason}")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from .ledger import Ledger, now
 HOLDER_BYTES = 512
 """Size of the lock's file, which says who holds it."""
 _VERSION = re.compile(r"v\d{6}-[0-9a-f]{8}\.zarr(\.swept)?")
-_SPILL = re.compile(r"[0-9a-f]{8}\.lock")
+_SPILL = re.compile(r"[0-9a-f]{8}(\.lock|\.swept)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -162,12 +162,25 @@ class Workspace:
         garbage = [p for p in found if p.is_dir() and self.relative(p) not in named]
         for path in garbage:
             files.sweep(path.with_name(path.name.removesuffix(".swept")))
-        for path in (self.root / "spill").glob("*.lock"):
-            with path.open("a") as file:
-                if _SPILL.fullmatch(path.name) and _lock_now(file):
-                    files.sweep(path.with_suffix(""))
-                    path.unlink()
+        self._sweep_spill()
         return [self.relative(p) for p in garbage]
+
+    def _sweep_spill(self) -> None:
+        """Remove spill folders whose process is gone: their lock is free, or is not there any more.
+
+        A worker that outlives its driver for a moment may make its folder anew without a lock.
+        """
+        spill = self.root / "spill"
+        names = {p.name.split(".")[0] for p in spill.iterdir() if _SPILL.fullmatch(p.name)}
+        for folder in (spill / name for name in names):
+            lock = folder.with_suffix(".lock")
+            if not lock.exists():
+                files.sweep(folder)
+                continue
+            with lock.open("a") as file:
+                if _lock_now(file):
+                    files.sweep(folder)
+                    lock.unlink()
 
     def _import_names(self) -> set[str]:
         """The names that imports have given to folders, finished or staged or half swept."""
