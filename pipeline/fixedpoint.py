@@ -108,6 +108,13 @@ class Scaling:
         return self.lower + scaled * width
 
 
+def scaling_arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (lower, factor) as compiled code takes them: empty for rows that are on the grid."""
+    if scaling is None:
+        return np.empty(0), np.empty(0)
+    return scaling.lower, scaling.factor
+
+
 @njit(cache=True, inline="always")
 def to_grid(value, lower, factor):  # type: ignore[no-untyped-def]
     """Return one value on the row grid (int32), clipped to 0 .. 2^24."""

@@ -20,7 +20,7 @@ from numba import njit, types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from .fixedpoint import Scaling, to_grid
+from .fixedpoint import Scaling, scaling_arrays, to_grid
 from .lanes import LANES, TILE, VECTOR, nearest_lanes, prefetch, turn_rows
 
 PREFETCHED = 256
@@ -232,8 +232,7 @@ def assign(
     k, d = centroids.shape
     sizes = np.zeros(len(keep), np.int64)
     sums = np.zeros((len(keep), d), np.int64)
-    none = np.empty(0)
-    lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+    lower, factor = scaling_arrays(scaling)
     found = np.empty(0, np.int32) if labels is None else labels
     assign_rows(x, units, lower, factor, centres, relative_error(d), found, sizes, sums)
     if labels is not None:
@@ -269,7 +268,6 @@ def square_sum(
     x: NDArray[np.float32] | NDArray[np.int32], units: NDArray[np.int64], scaling: Scaling | None
 ) -> int:
     """Return sum |x|^2 over live rows, exactly, in 2^-48 (two int64 limbs inside)."""
-    none = np.empty(0)
-    lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+    lower, factor = scaling_arrays(scaling)
     high, low = _square_sum(x, units, lower, factor)
     return (int(high) << 32) + int(low)

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .fixedpoint import Scaling
+from .fixedpoint import Scaling, scaling_arrays
 from .keyed import exponential
 from .lanes import LANES
 from .lloyd import (
@@ -145,8 +145,7 @@ def race(
     if len(centres) == 0:
         index, ratio = race_uniform(units, ordinals, key, stage)
     else:
-        none = np.empty(0)
-        lower, factor = (none, none) if scaling is None else (scaling.lower, scaling.factor)
+        lower, factor = scaling_arrays(scaling)
         tolerance = relative_error(x.shape[1])
         index, ratio = _race_rows(
             x, units, ordinals, lower, factor, centres, tolerance, key64, stage

@@ -67,3 +67,21 @@ def test_the_demo_takes_a_file(
     arguments = ["demo", "--file", str(path), "--format", "csv", "--dir", str(tmp_path / "demo")]
     assert run([*arguments, "--deletions", "5"]) == 0
     assert "5 receipts" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [("HIGGS_7000.csv.gz", "higgs"), ("covtype_kaggle_15120.data.gz", "covtype")],
+)
+def test_the_demo_on_real_data(
+    tmp_path: Path, real_data: Path, name: str, format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Import, train, delete, verify against a retrain, scan before and after: on real files."""
+    arguments = ["--json", "demo", "--file", str(real_data / name), "--format", format]
+    assert run([*arguments, "--dir", str(tmp_path / "demo"), "--deletions", "200"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["receipts"]) == 200
+    touched = {line["what"]: line["touched"] for line in found["table"]}
+    assert touched["verify k-means"] == touched["verify q-kmeans"] == "bit for bit a retrain"
+    assert "0 of 200 rows found" in touched["scan after"]
