@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,3 +86,15 @@ def test_the_demo_on_real_data(
     touched = {line["what"]: line["touched"] for line in found["table"]}
     assert touched["verify k-means"] == touched["verify q-kmeans"] == "bit for bit a retrain"
     assert "0 of 200 rows found" in touched["scan after"]
+
+
+def test_the_notebooks_run() -> None:
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        names: dict[str, Any] = {}
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                assert not cell["outputs"], f"{path.name}: outputs are not kept"
+                exec(compile("".join(cell["source"]), path.name, "exec"), names)
+        assert 0.9 < names["loss_ratio"] < 3
+        assert names["actions"].count("unchanged") > 150
