@@ -40,7 +40,7 @@ def check_cluster(cluster: str, workers: int | None, memory_limit: str | None) -
     if memory_limit is not None:
         try:
             size = parse_bytes(memory_limit)
-        except ValueError:
+        except (ValueError, OverflowError):
             size = -1
         if size < LEAST_MEMORY:
             raise BadClusterError(

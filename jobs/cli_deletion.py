@@ -172,7 +172,8 @@ def resume_job(
         showing(f"resume job {number}") as update,
     ):
         found = resume(ws, number, fold, update)
-    session(ctx).emit(found, as_json, lambda out: out.print(f"job {number} is done"))
+    state = found.get("state", "done")
+    session(ctx).emit(found, as_json, lambda out: out.print(f"job {number} is {state}"))
 
 
 @receipt.command("list")

@@ -25,7 +25,7 @@ from ..storage.fence import Fence
 from ..storage.files import metered
 from ..storage.versions import write_version
 from .erasure import finish
-from .errors import JobError
+from .errors import JobError, VerifyError
 from .fold import Fold
 from .forecast import ForecastPasses, PassNeeded
 from .kmeans_arrays import to_arrays
@@ -207,10 +207,11 @@ def _finish(
     """What follows the commit; whatever goes wrong there, the job can be resumed."""
     try:
         return finish(ws, job, fence, fold, report, known, progress)
-    except JobError:
+    except VerifyError:
         raise
     except Exception as error:
-        raise JobError(
+        kind = type(error) if isinstance(error, JobError) else JobError
+        raise kind(
             f"{error}; the deletion is committed: expunge job resume {job} finishes it"
         ) from error
 

@@ -17,7 +17,7 @@ from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from .fold import Fold, split_cells
 from .memory import check_memory, gather_bytes
-from .train_kmeans import run_ordinals
+from .train_kmeans import check_live, run_ordinals
 
 CELL_SECONDS = 0.01
 """One thread's rough time to find and read some rows of a cell."""
@@ -52,6 +52,8 @@ def gather_cells(task: GatherTask) -> list[CellRows]:
     found = []
     for cell, wanted in task.wanted.items():
         units = task.data_set.read_units(cell)
+        known = int(task.statistics[cell].live[0])
+        check_live(task.data_set, int(np.count_nonzero(units >= 0)), known)
         slots = np.flatnonzero(np.isin(units, wanted)).astype(np.int64)
         if not len(slots):
             continue

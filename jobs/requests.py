@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..storage.cells import cell_of, hash_units, pseudonym, subject_units
 from ..storage.dataset import DataSet
-from .errors import UsageError
+from .errors import JobError, UsageError
 from .ledger import Ledger, now
 from .workspace import Workspace
 
@@ -55,8 +55,10 @@ def read_subjects_file(path: Path) -> list[str]:
 
 def units_of_subjects(ws: Workspace, data: str, subjects: Sequence[str]) -> NDArray[np.int64]:
     """Return the units of subjects as they were named on import; UsageError without subjects."""
+    if not data:
+        raise UsageError("a subject is one of a data set: name it with --data")
     _, data_set = ws.ledger.open_data_set(data, ws.root)
-    if not data_set.attrs["subjects"]:
+    if not data_set.attrs.get("subjects"):
         raise UsageError(
             f"data set {data} was imported without --subject: its units are row numbers; "
             "name them by --unit"
@@ -70,7 +72,8 @@ def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise UsageError(f"{path} is not a file" if path.exists() else f"{path}: no such file")
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        # Only line ends end a line: an id may hold other separators that splitlines cuts at.
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text file of ids, one a line") from error
 
@@ -156,6 +159,12 @@ def forget(
     names = {int(u): pseudonym(data, int(u), salt) for u in asked}
     with ledger.transaction():
         states = _states(ledger, data, names.values())
+        done = np.array([u for u, h in names.items() if states.get(h) == "done"], np.int64)
+        if back := len(find_units(data_set, done, salt).live):
+            raise JobError(
+                f"{back} of these units were erased from data set {data} and are on the disk again "
+                "(restored from a backup?); put back the newest state; nothing was queued"
+            )
         fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
         known = find_units(data_set, fresh, salt)
         if len(known.missing) and missing == "error":

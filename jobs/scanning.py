@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.fixedpoint import CENTROID_GRID, Scaling
-from ..storage.cells import fingerprints
+from ..storage.cells import fingerprints, pseudonym
 from ..storage.dataset import DataSet
 from ..storage.errors import BadInputError
 from ..storage.importers import open_features
@@ -63,7 +63,7 @@ def _read_rows(
     readings = {}
     refused = []
     for name in names:
-        data_set = DataSet.open(ws.root / ws.ledger.data_set(name)["folder"])
+        _, data_set = ws.ledger.open_data_set(name, ws.root)
         try:
             source = open_features([file], format, data_set.feature_names)
             readings[name] = np.concatenate([b.x for b in source.blocks()])
@@ -118,9 +118,14 @@ class _LiveTwins:
     ) -> None:
         self._twins: set[int] = set()
         self._sets: dict[Path, DataSet] = {}
-        for row in ws.ledger.rows("SELECT folder FROM data_sets"):
+        self._names: dict[Path, str] = {}
+        for row in ws.ledger.rows("SELECT name, folder FROM data_sets"):
             data_set = DataSet.open(ws.root / row["folder"])
             self._sets[data_set.path / "x"] = data_set
+            self._names[data_set.path / "x"] = row["name"]
+        done = ws.ledger.rows("SELECT unit_hash FROM requests WHERE state = 'done'")
+        self._done = {row["unit_hash"] for row in done}
+        self._salt = ws.ledger.salt
         erased = {r["fingerprint"] for r in ws.ledger.rows("SELECT fingerprint FROM erased_rows")}
         self._erased = {
             key
@@ -156,13 +161,14 @@ class _LiveTwins:
         return True
 
     def _is_live(self, data_set: DataSet, file: Path, offset: int, length: int) -> bool:
-        """Whether these bytes are all the features of a live slot."""
+        """Whether these bytes are all the features of a live slot, of a unit that was not erased."""
         name = _CHUNK.fullmatch(file.name)
         if name is None or length != data_set.row_bytes or offset % length:
             return False
         if self._units is None or self._units[0] != file:
             self._units = file, data_set.read_units(int(name[1]))
-        return bool(self._units[1][offset // length] >= 0)
+        unit = int(self._units[1][offset // length])
+        return unit >= 0 and pseudonym(self._names[file.parent], unit, self._salt) not in self._done
 
 
 def _summary(

@@ -21,6 +21,7 @@ from ..pipeline.lloyd import Tally
 from ..pipeline.quantized import SEED, Draw
 from ..pipeline.seeding import Winner
 from ..storage.dataset import CellStatistics, DataSet
+from .errors import JobError
 from .fold import Fold, split_cells
 from .memory import check_memory, pass_bytes
 
@@ -129,6 +130,15 @@ def square_cells(task: PassTask) -> int:
     return sum(lloyd.square_sum(x, units, task.scaling) for x, units in task.group.rows())
 
 
+def check_live(data_set: DataSet, found: int, known: int) -> None:
+    """JobError unless as many live rows were found on the disk as the statistics know."""
+    if found != known:
+        raise JobError(
+            f"{data_set.path}: {found} live rows found where {known} are known: files were changed "
+            "from outside (restored from a backup?); put back the newest state"
+        )
+
+
 def warm_up(data_set: DataSet, fold: Fold) -> None:
     """Make every worker load what a pass needs, so that times measured next are a pass's own."""
     scaling = Scaling(np.zeros(data_set.features), np.ones(data_set.features))
@@ -193,6 +203,7 @@ class StoredPasses:
         self._progress("assignment")
         pass_ = PassTask(self._everything(), scaling, centroids, present)
         tally: Tally = self._run(assign_cells, pass_, _add)
+        check_live(self._data_set, int(tally.sizes.sum()), int(self._statistics.live.sum()))
         return tally
 
     def _everything(self) -> CellGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,8 +26,11 @@ THREAD_VALUES = 1 << 19
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: new ones share a core for milliseconds before they are moved apart."""
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Threads that stay: new ones share a core for milliseconds before they are moved apart.
+
+    One pool a process: threads do not live on in a forked child.
+    """
     return ThreadPoolExecutor(threads, thread_name_prefix="expunge-pass")
 
 
@@ -92,7 +96,8 @@ class ArrayPasses:
         edges = [rows * i // threads for i in range(threads + 1)]
         parts = [slice(a, b) for a, b in pairwise(edges)]
         # This thread works too: while it runs, the others wake on idle cores and not on its own.
-        others = [_pool(threads).submit(work, part) for part in parts[1:]]
+        pool = _pool(threads, os.getpid()) if threads > 1 else None
+        others = [pool.submit(work, part) for part in parts[1:]] if pool else []
         return [work(parts[0]), *(other.result() for other in others)]
 
     def fixed(self, scaling: Scaling) -> NDArray[np.int32]:

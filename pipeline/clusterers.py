@@ -166,13 +166,18 @@ class KMeans:
         state = self.random_state
         if state is None:
             state = int(np.random.SeedSequence().generate_state(1)[0])
-        self.random_state_ = whole("random_state", state)
-        self._settings = self._resolve(len(x), x.shape[1], self.random_state_)
-        self.epsilon_ = self._settings.spacing / CENTROID_GRID
-        self._rows = ArrayPasses(x, ids, ordinals_of(ids))
+        state = whole("random_state", state)
+        settings = self._resolve(len(x), x.shape[1], state)
+        rows = ArrayPasses(x, ids, ordinals_of(ids))
+        record = quantized.fit(rows, settings)
+        # Nothing of an earlier fit is touched before this one is complete.
+        self.random_state_ = state
+        self._settings = settings
+        self.epsilon_ = settings.spacing / CENTROID_GRID
+        self._rows = rows
         self._order = np.argsort(ids, kind="stable")
         self._sorted_units = ids[self._order]
-        self.record_ = quantized.fit(self._rows, self._settings)
+        self.record_ = record
         return self
 
     def delete(self, units: int | Iterable[int]) -> Deletion:
@@ -210,13 +215,17 @@ class KMeans:
         return places[self._rows.units[places] >= 0]
 
     def _forget(self, units: NDArray[np.int64]) -> None:
-        """Overwrite these ids in the sorted list by a neighbour's, whose rows are told by place."""
+        """Overwrite these ids in the sorted list by a remaining neighbour's: rows tell by place."""
         ids = self._sorted_units
-        for left, right in zip(
-            np.searchsorted(ids, units, "left"), np.searchsorted(ids, units, "right"), strict=True
-        ):
-            if left < right:
-                ids[left:right] = ids[left - 1] if left else ids[min(right, len(ids) - 1)]
+        lefts = np.searchsorted(ids, units, "left").tolist()
+        rights = np.searchsorted(ids, units, "right").tolist()
+        start = 0
+        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            start = left if number == 0 or left > rights[number - 1] else start
+            # A run of ids that go ends where the next one does not follow at once.
+            if number + 1 == len(lefts) or lefts[number + 1] > right:
+                before = ids[start - 1] if start else ids[right] if right < len(ids) else 0
+                ids[start:right] = before
 
     def __copy__(self) -> Self:
         """A copy has rows of its own: a deletion from one must not take them from the other."""

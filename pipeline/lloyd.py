@@ -215,6 +215,12 @@ def distinct_centres(
     return np.ascontiguousarray(centroids[keep] * 2), keep
 
 
+def require_contiguous(x: NDArray[Any]) -> None:
+    """ValueError unless rows lie one after the other: compiled code computes their addresses."""
+    if not x.flags.c_contiguous:
+        raise ValueError("rows must be C-contiguous: use numpy.ascontiguousarray")
+
+
 def assign(
     x: NDArray[np.float32] | NDArray[np.int32],
     units: NDArray[np.int64],
@@ -228,6 +234,7 @@ def assign(
     scaling is None where x is on the row grid already. centroids (k, features) int64 in 2^-23;
     labels (n,) int32, if given, receives each live row's centroid.
     """
+    require_contiguous(x)
     centres, keep = distinct_centres(centroids, present)
     k, d = centroids.shape
     sizes = np.zeros(len(keep), np.int64)

@@ -25,6 +25,7 @@ from .lloyd import (
     load_block,
     nearest_of_block,
     relative_error,
+    require_contiguous,
     turn_block,
 )
 
@@ -145,6 +146,7 @@ def race(
     if len(centres) == 0:
         index, ratio = race_uniform(units, ordinals, key, stage)
     else:
+        require_contiguous(x)
         lower, factor = scaling_arrays(scaling)
         tolerance = relative_error(x.shape[1])
         index, ratio = _race_rows(

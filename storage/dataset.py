@@ -132,14 +132,20 @@ class DataSet:
             raise CorruptError(
                 f"{path}: data set of schema version {version}; this program reads {SCHEMA_VERSION}"
             )
-        label = attrs["label_name"]
+        try:
+            return cls._of(path, attrs)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"{path}: the attributes lack or garble {error}") from error
+
+    @classmethod
+    def _of(cls, path: Path, attrs: dict[str, Any]) -> Self:
         return cls(
             path,
-            int(attrs["cells"]),  # type: ignore[arg-type]
-            int(attrs["capacity"]),  # type: ignore[arg-type]
-            tuple(attrs["feature_names"]),  # type: ignore[arg-type]
-            label,  # type: ignore[arg-type]
-            attrs["label_dtype"],  # type: ignore[arg-type]
+            int(attrs["cells"]),
+            int(attrs["capacity"]),
+            tuple(attrs["feature_names"]),
+            attrs["label_name"],
+            attrs["label_dtype"],
             attrs,
         )
 
