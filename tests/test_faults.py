@@ -105,7 +105,7 @@ def leftovers(tmp_path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("at", places(144, 12))
+@pytest.mark.parametrize("at", places(140, 12))
 def test_a_deletion(
     cli: Cli, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_deletion(
     assert len(leftovers(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("at", places(60, 12))
+@pytest.mark.parametrize("at", places(58, 12))
 def test_an_import_and_a_training(
     cli: Cli, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

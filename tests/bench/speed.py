@@ -42,7 +42,7 @@ from expunge.storage.generators import HiggsLike
 from expunge.storage.importers import open_source
 
 SHAPES = [(1_000_000, 28, 10), (1_000_000, 54, 7), (500_000, 28, 64), (60_000, 784, 10)]
-ROUNDS = 9
+ROUNDS = 25
 
 
 def alternate(sides: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
