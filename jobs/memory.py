@@ -30,8 +30,10 @@ def pass_bytes(capacity: int, features: int, clusters: int) -> int:
 
 
 def gather_bytes(capacity: int, features: int, rows: int) -> int:
-    """Return the peak of gathering ``rows`` rows from cells, the worst case being that an extreme
-    goes: then the cell is read whole, its live rows are copied and compared with its extremes.
+    """Return the peak of gathering or erasing ``rows`` rows, or of measuring cells.
+
+    The worst case is that an extreme goes: then the cell is read whole, its live rows are copied
+    and compared with its extremes.
     """
     units = 8 * capacity + 5 * 8 * capacity
     whole = (4 + 4 + 1) * capacity * features

@@ -19,6 +19,9 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from expunge.jobs import plan, train_kmeans as tk
+from expunge.jobs.erasure import EraseTask, erase_cells
+from expunge.storage.erase import measure_cell
+from expunge.storage.fence import make_fence, take_over
 from expunge.pipeline.fixedpoint import Scaling
 from expunge.storage import ingest
 from expunge.storage.cells import cell_of, hash_units
@@ -60,6 +63,14 @@ for name, (run, place) in runs.items():
 plan.gather_cells(small[2])
 tk._buffers.cell = None
 found["gather"] = peak(plan.gather_cells, gathering)
+measured = lambda data: measure_cell(data, 0)
+measured(small[0])
+found["measure"] = peak(measured, data)
+make_fence(folder / "fence")
+fence = take_over(folder / "fence")
+slots = np.flatnonzero(np.isin(data.read_units(0), gathering.wanted[0])).astype(np.int64)
+erase_cells(EraseTask(fence, small[0], {0: np.array([1], np.int64)}, {}))
+found["erase"] = peak(erase_cells, EraseTask(fence, data, {0: slots}, {}))
 print(json.dumps({"capacity": data.capacity, "gathered": len(gathering.wanted[0]), **found}))
 """
 
@@ -84,6 +95,8 @@ def test_measured_peaks_are_below_their_projections(
     assert found["race"] >= 0.5 * projected
     projected = gather_bytes(found["capacity"], features, found["gathered"])
     assert 0.4 * projected <= found["gather"] <= projected
+    assert found["measure"] <= gather_bytes(found["capacity"], features, 0)
+    assert found["erase"] <= projected
 
 
 def test_what_does_not_fit_is_refused_with_the_sizes() -> None:
