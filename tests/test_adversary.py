@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -276,13 +275,18 @@ def test_control_c_is_told_plainly(ready: Path, tmp_path: Path, cluster: str) ->
     script = (
         "import sys, time; from expunge.jobs.train_kmeans import StoredPasses\n"
         "real = StoredPasses._run\n"
-        "def slow(*a): result = real(*a); time.sleep(1.0); return result\n"
+        "def slow(*a):\n"
+        "    result = real(*a)\n"
+        "    print('passed', flush=True)\n"
+        "    time.sleep(1.0)\n"
+        "    return result\n"
         "StoredPasses._run = slow\n"
         "from expunge.jobs.cli import run; sys.exit(run(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "-w", str(ready), *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as it:
-        time.sleep(2.0 if cluster == "inline" else 4.5)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as it:  # type: ignore[call-overload]
+        assert it.stdout.readline() == "passed\n"
         os.killpg(it.pid, signal.SIGINT)
         _, errors = it.communicate(timeout=60)
     assert it.returncode == 130 and "interrupted; expunge job list" in errors
