@@ -295,16 +295,7 @@ def _commit(
     ledger = ws.ledger
     with ledger.transaction():
         for v in versions:
-            ledger.run("UPDATE versions SET state = 'retired' WHERE model = ?", v.model)
-            ledger.run(
-                "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, 'live')",
-                v.model,
-                v.number,
-                v.folder,
-                v.digest,
-                job,
-                now(),
-            )
+            ledger.add_version(v.model, v.number, v.folder, v.digest, job)
             ledger.run(
                 "UPDATE models SET version = ?, rows = ? WHERE name = ?", v.number, v.rows, v.model
             )

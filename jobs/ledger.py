@@ -281,6 +281,19 @@ class Ledger:
     def _names(self, table: str) -> list[str]:
         return [r["name"] for r in self.rows(f"SELECT name FROM {table} ORDER BY name")]
 
+    def add_version(self, model: str, number: int, folder: str, digest: str, job: int) -> None:
+        """Make a version the model's only live one; call inside a transaction."""
+        self.run("UPDATE versions SET state = 'retired' WHERE model = ?", model)
+        self.run(
+            "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, 'live')",
+            model,
+            number,
+            folder,
+            digest,
+            job,
+            now(),
+        )
+
     def job(self, job: int) -> dict[str, Any]:
         """Return a job's row with its steps; UsageError if unknown."""
         found = self.row("SELECT * FROM jobs WHERE id = ?", job)

@@ -7,12 +7,13 @@ cell's statistics will be without them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.replay import Removed
-from ..storage.cells import cell_of, hash_units
+from ..storage.cells import units_by_cell
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from .fold import Fold, split_cells
@@ -65,7 +66,7 @@ def gather_cells(task: GatherTask) -> list[CellRows]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gathered:
     """All rows of one data set that a job deletes."""
 
@@ -74,7 +75,7 @@ class Gathered:
     """Of all cells, as they will be."""
     parts: tuple[CellRows, ...]
 
-    @property
+    @cached_property
     def removed(self) -> Removed:
         """The rows as the models take them."""
         features = self.data_set.features
@@ -91,20 +92,12 @@ class Gathered:
         return {p.cell: p.slots for p in self.parts}
 
 
-def wanted_cells(
-    data_set: DataSet, units: NDArray[np.int64], salt: bytes
-) -> dict[int, NDArray[np.int64]]:
-    """Return the wanted units by the cell in which they live."""
-    cells = cell_of(hash_units(units, salt), data_set.cells)
-    return {int(c): units[cells == c] for c in np.unique(cells)}
-
-
 def gather(data_set: DataSet, units: NDArray[np.int64], salt: bytes, fold: Fold) -> Gathered:
     """Read the rows of these units; nothing is written anywhere."""
     needed = gather_bytes(data_set.capacity, data_set.features, len(units))
     check_memory("gathering the rows", needed, fold.memory_limit)
     statistics = data_set.statistics()
-    wanted = wanted_cells(data_set, units, salt)
+    wanted = units_by_cell(units, data_set.cells, salt)
     tasks = []
     for cells in split_cells(list(wanted), len(wanted) * CELL_SECONDS, fold.workers):
         here = {c: statistics.at(np.array([c])) for c in cells}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.cells import cell_of, hash_units, pseudonym, subject_units
+from ..storage.cells import hash_units, pseudonym, subject_units, units_by_cell
 from ..storage.dataset import DataSet
 from .errors import JobError, UsageError
 from .ledger import Ledger, now
@@ -131,11 +131,11 @@ class Known:
 
 def find_units(data_set: DataSet, units: NDArray[np.int64], salt: bytes) -> Known:
     """Look units (ascending, different) up in the cells that their hashes name."""
-    cells = cell_of(hash_units(units, salt), data_set.cells)
-    found = np.zeros(len(units), np.bool_)
-    for cell in np.unique(cells):
-        here = cells == cell
-        found[here] = np.isin(units[here], data_set.read_units(int(cell)))
+    live = [
+        here[np.isin(here, data_set.read_units(cell))]
+        for cell, here in units_by_cell(units, data_set.cells, salt).items()
+    ]
+    found = np.isin(units, np.concatenate(live)) if live else np.zeros(len(units), np.bool_)
     return Known(units[found], units[~found])
 
 
@@ -148,7 +148,8 @@ def forget(
 ) -> dict[str, Any]:
     """Queue one request a unit; return counts of what became of them.
 
-    labels: how the user calls units, for errors; kept nowhere. missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
+    labels: how the user calls units, for errors; kept nowhere. missing: ``error`` refuses unknown
+    units (nothing is queued then), ``ignore`` skips them.
     """
     if missing not in ("error", "ignore"):
         raise UsageError(f"--missing is {missing!r}; it is error or ignore")

@@ -19,7 +19,6 @@ from ..storage.versions import load_version, write_version
 from .errors import JobError, UsageError
 from .fold import Fold
 from .kmeans_arrays import from_arrays, settings_from_json, settings_to_json, to_arrays
-from .ledger import now
 from .train_kmeans import StoredPasses
 from .workspace import Workspace
 
@@ -131,14 +130,7 @@ def train(
                 json.dumps(settings_to_json(settings)),
                 record.extent.rows,
             )
-            ledger.run(
-                "INSERT INTO versions VALUES (?, 1, ?, ?, ?, ?, 'live')",
-                model,
-                ws.relative(path),
-                digest,
-                job,
-                now(),
-            )
+            ledger.add_version(model, 1, ws.relative(path), digest, job)
             ledger.event("model", {"model": model, "version": 1, "digest": digest})
             ledger.end_job(job, "done", summary)
     return summary

@@ -157,7 +157,8 @@ class Workspace:
         named |= {
             r["folder"] for r in ledger.rows("SELECT folder FROM versions WHERE state = 'live'")
         }
-        found = [p for p in (self.root / "data").iterdir() if p.name in self._import_names()]
+        imports = self._import_names()
+        found = [p for p in (self.root / "data").iterdir() if p.name in imports]
         found += [p for p in (self.root / "models").glob("*/*") if _VERSION.fullmatch(p.name)]
         garbage = [p for p in found if p.is_dir() and self.relative(p) not in named]
         for path in garbage:

@@ -1,8 +1,8 @@
 """The fused pass: nearest centroid, counts and sums of a block of rows in one go.
 
 It works on blocks of 64 rows: the block is turned feature-major, squared distances accumulate for
-16 rows at a time in float32 (``lanes``), and rows are then added to their cluster's integer sums. float32 is
-a filter only: where the best two distances are too close to tell, the exact int64 squared
+16 rows at a time in float32 (``lanes``), and rows are then added to their cluster's integer sums.
+float32 is a filter only: where the best two distances are too close to tell, the exact int64 squared
 distances decide, ties to the lowest index. So labels, counts and sums are functions of the integers
 alone.
 

@@ -126,6 +126,14 @@ def cell_of(hashes: NDArray[np.uint64], cells: int) -> NDArray[np.int64]:
     return (hashes >> np.uint64(64 - bits)).astype(np.int64)
 
 
+def units_by_cell(
+    units: NDArray[np.int64], cells: int, salt: bytes
+) -> dict[int, NDArray[np.int64]]:
+    """Return units by the cell in which they live, in order of the cells."""
+    homes = cell_of(hash_units(units, salt), cells)
+    return {int(cell): units[homes == cell] for cell in np.unique(homes)}
+
+
 def hash_order(hashes: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.intp]:
     """Return the order of rows in a cell: by hash, then unit, then as they came."""
     return np.lexsort((units, hashes))

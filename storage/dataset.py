@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -153,7 +152,7 @@ class DataSet:
     def features(self) -> int:
         return len(self.feature_names)
 
-    @cached_property
+    @property
     def row_bytes(self) -> int:
         """Bytes of one row's features."""
         return 4 * self.features
@@ -186,14 +185,11 @@ class DataSet:
 
     def statistics(self) -> CellStatistics:
         """Return the extremes of all cells."""
-        arrays = []
-        for name, spec in self._specs().items():
-            if name in STATISTICS:
-                array = np.empty(spec.shape, spec.dtype)
-                files.read_into(chunk_path(self.path, name, *([0] * len(spec.shape))), array)
-                arrays.append((name, array))
-        found = dict(arrays)
-        return CellStatistics(*(found[name] for name in STATISTICS))
+        specs = data_set_specs(self.cells, self.capacity, self.features, None)
+        arrays = [np.empty(specs[name].shape, specs[name].dtype) for name in STATISTICS]
+        for name, array in zip(STATISTICS, arrays, strict=True):
+            files.read_into(chunk_path(self.path, name, *([0] * array.ndim)), array)
+        return CellStatistics(*arrays)
 
     def write_statistics(self, cells: NDArray[np.int64], rows: CellStatistics) -> None:
         """Overwrite some cells' statistics in place, and sync."""
@@ -202,7 +198,3 @@ class DataSet:
             path = chunk_path(self.path, name, *([0] * array.ndim))
             width = array.itemsize * (array.shape[1] if array.ndim == 2 else 1)
             files.write_at(path, cells * width, array)
-
-    def _specs(self) -> dict[str, ArraySpec]:
-        label = None if self.label_dtype is None else np.dtype(self.label_dtype)
-        return data_set_specs(self.cells, self.capacity, self.features, label)

@@ -165,7 +165,9 @@ def test_no_receipt_while_a_reader_keeps_unit_ids_in_the_log(
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM requests").fetchall()
     monkeypatch.setattr("expunge.jobs.ledger.BUSY_SECONDS", 0.2)
-    assert "can't be cleared" in cli("batch", "run", "--yes", *INLINE, code=75)
+    error = cli("batch", "run", "--yes", *INLINE, code=75)
+    assert "can't be cleared" in error
+    assert "the deletion is committed: expunge job resume 3 finishes it" in error
     assert cli("receipt", "list")["receipts"] == []
     reader.close()
     job = cli("job", "list")["jobs"][-1]["id"]

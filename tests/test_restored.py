@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,19 +124,6 @@ def test_rows_that_do_not_lie_one_after_the_other_are_refused(cut: tuple[slice, 
     centroids, present = np.zeros((1, x.shape[1]), np.int64), np.ones(1, np.bool_)
     with pytest.raises(ValueError, match="C-contiguous"):
         lloyd.assign(x, np.arange(len(x)), None, centroids, present)
-
-
-def test_a_busy_ledger_after_the_commit_says_how_to_go_on(
-    cli: Cli, ready: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli("forget", "--data", "t", "--unit", 7)
-    reader = sqlite3.connect(ready / "ledger.sqlite", isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM requests").fetchall()
-    monkeypatch.setattr("expunge.jobs.ledger.BUSY_SECONDS", 0.2)
-    error = cli("batch", "run", "--yes", *INLINE, code=75)
-    assert "the deletion is committed: expunge job resume 3 finishes it" in error
-    reader.close()
 
 
 def test_attributes_that_lack_something_are_an_error(cli: Cli, ready: Path) -> None:
