@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ..storage.importers import FORMATS
 from .console import Json, Seed, pairs, session, showing, table
-from .importing import describe_data_set, make_data_set
+from .importing import GENERATORS, describe_data_set, make_data_set
 
 data = typer.Typer(no_args_is_help=True, help="Data sets: import, generate, list, show.")
 _SHAPE = ("data", "rows", "dropped", "features", "label", "cells", "capacity")
@@ -32,9 +33,15 @@ def _make(ctx: typer.Context, name: str, asked: dict[str, Any], as_json: bool) -
 def import_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the new data set.")],
-    files: Annotated[list[Path], typer.Argument(help="Files, read in this order; .gz as well.")],
-    format: Annotated[str, typer.Option(help="higgs, covtype, csv or parquet.")],
-    label: Annotated[str | None, typer.Option(help="Column of the label (csv, parquet).")] = None,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Files, read in this order; .gz as well, and a csv in a .zip."),
+    ],
+    format: Annotated[str, typer.Option(help=f"One of {', '.join(FORMATS)}.")],
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of the label (csv, parquet); for sgemm, mean_run_ms: no log."),
+    ] = None,
     subject: Annotated[
         str | None,
         typer.Option(help="Column that tells whose a row is: all rows of a subject go together."),
@@ -68,7 +75,7 @@ def import_(
 def generate(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the new data set.")],
-    like: Annotated[str, typer.Option(help="higgs or gaussian.")],
+    like: Annotated[str, typer.Option(help=f"One of {', '.join(GENERATORS)}.")],
     rows: Annotated[int, typer.Option(help="Rows to generate.")],
     features: Annotated[int | None, typer.Option(help="Features (gaussian; 25).")] = None,
     clusters: Annotated[int | None, typer.Option(help="Components (gaussian; 5).")] = None,
@@ -76,7 +83,7 @@ def generate(
     cells: Cells = None,
     as_json: Json = False,
 ) -> None:
-    """Generate rows like HIGGS, or from a mixture of Gaussians."""
+    """Generate rows like those of a published data set, or from a mixture of Gaussians."""
     asked = {
         "kind": "generate",
         "like": like,

@@ -36,6 +36,7 @@ from .requests import (
 )
 from .resuming import resume
 from .scanning import scan
+from .update_regression import DELTA, METHODS
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
@@ -104,18 +105,24 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would happen.")
     ] = False,
+    method: Annotated[
+        str,
+        typer.Option(help="How regressions update: delta, priu, or basel (retrain)."),
+    ] = DELTA,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
     as_json: Json = False,
 ) -> None:
     """Carry out all queued requests: update every model, erase the rows, issue receipts."""
+    if method not in METHODS:
+        raise UsageError(f"--method is {method!r}; it is one of {', '.join(METHODS)}")
     with (
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
     ):
         if dry_run:
-            plan = forecast(ws, fold)
+            plan = forecast(ws, fold, method)
             shown = table(
                 ("model", "action", "first_step"),
                 [[m["model"], m["action"], m["first_step"]] for m in plan["models"]],
@@ -127,7 +134,7 @@ def run(
         if queued:
             confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
         with showing("batch") as update:
-            found = run_batch(ws, fold, update)
+            found = run_batch(ws, fold, update, method)
     models = table(_MODELS, [[m[n] for n in _MODELS] for m in found["models"]])
     summary = pairs(found, _BATCH) if found["job"] is not None else NOTHING
     session(ctx).emit(found, as_json, lambda out: out.print(summary, models))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.table import Table
 
 from ..storage.dataset import DataSet
 from ..storage.importers import FORMATS, open_features
@@ -25,19 +26,12 @@ from .console import (
     table,
 )
 from .errors import UsageError, VerifyError
-from .training import describe_model, load_model, parse_parameters, predict, train
-from .verifying import verify_against_retrain
+from .memory import parse_bytes
+from .training import describe_model, parse_parameters, predict, train
+from .verifying import verify_model
 
 model = typer.Typer(no_args_is_help=True, help="Models: list, show.")
-_TRAINED = ("model", "version", "rows", "steps", "loss", "passes", "seconds", "digest")
-_VERIFIED = (
-    "model",
-    "exact",
-    "model_digest",
-    "retrained_digest",
-    "max_abs_difference",
-    "retrain_seconds",
-)
+_HIDDEN = ("job", "settings", "warnings", "differing", "ledger_digest", "against")
 
 
 def register(app: typer.Typer) -> None:
@@ -52,16 +46,25 @@ def train_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the new model.")],
     data: Annotated[str, typer.Option(help="Data set to train on.")],
-    algorithm: Annotated[str, typer.Option(help="k-means or q-kmeans.")],
+    algorithm: Annotated[str, typer.Option(help="k-means, q-kmeans, linear, logistic or softmax.")],
     parameter: Annotated[
         list[str] | None,
         typer.Option(
             "-p",
             help="Hyper-parameter as key=value: n_clusters (8), max_iter (10), bounds=LOWER:UPPER; "
-            "q-kmeans also epsilon (by size) and gamma (0.2).",
+            "q-kmeans also epsilon (by size) and gamma (0.2). Regressions: learning_rate (0.5/L), "
+            "l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), provenance "
+            "(exact, averaged or none; by what fits and pays), dtype (float32 or float64).",
         ),
     ] = None,
     seed: Seed = 0,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="What a regression's update may use, e.g. 1GiB (the default)."),
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option(help="What its provenance may use; half of what is free if unset.")
+    ] = None,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
@@ -79,6 +82,8 @@ def train_(
         "algorithm": algorithm,
         "parameters": parse_parameters(algorithm, given),
         "seed": seed,
+        "memory": None if memory is None else parse_bytes("--memory", memory),
+        "disk": None if disk is None else parse_bytes("--disk", disk),
     }
     with (
         session(ctx).open() as ws,
@@ -86,7 +91,10 @@ def train_(
         showing(f"train {name}") as update,
     ):
         summary = train(ws, name, asked, fold, update)
-    session(ctx).emit(summary, as_json, lambda out: out.print(pairs(summary, _TRAINED)))
+    for warning in summary.get("warnings", ()):
+        typer.echo(f"warning: {warning}", err=True)
+    shown = [key for key in summary if key not in _HIDDEN]
+    session(ctx).emit(summary, as_json, lambda out: out.print(pairs(summary, shown)))
 
 
 @model.command("list")
@@ -109,20 +117,27 @@ def show(
     name: Annotated[str, typer.Argument(metavar="MODEL")],
     as_json: Json = False,
 ) -> None:
-    """Show a model: settings, version, loss, centres in the features' own units."""
+    """Show a model: settings, version, and centres or coefficients in the features' own units."""
     with session(ctx).open() as ws:
         found = describe_model(ws, name)
-    plain = [n for n in found if n not in ("cluster_centers", "sizes")]
-    centres = table(
-        ("cluster", "rows", "centre"),
-        [
-            [number, rows, " ".join(f"{value:.4g}" for value in centre)]
-            for number, (rows, centre) in enumerate(
-                zip(found["sizes"], found["cluster_centers"], strict=True)
-            )
-        ],
-    )
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), centres))
+    plain = [n for n in found if n not in ("cluster_centers", "sizes", "coefficients")]
+    shown = _rows_of(found)
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), shown))
+
+
+def _rows_of(found: dict[str, Any]) -> Table:
+    """A model's matrix: a line a cluster, or a line an output."""
+    if "cluster_centers" in found:
+        named, values = "centre", zip(found["sizes"], found["cluster_centers"], strict=True)
+        heads = ("cluster", "rows")
+    else:
+        named, values = "coefficients", zip(found["intercepts"], found["coefficients"], strict=True)
+        heads = ("output", "intercept")
+    lines = [
+        [number, first, " ".join(f"{value:.4g}" for value in row)]
+        for number, (first, row) in enumerate(values)
+    ]
+    return table((*heads, named), lines)
 
 
 def predict_(
@@ -130,13 +145,13 @@ def predict_(
     name: Annotated[str, typer.Argument(metavar="MODEL")],
     file: Annotated[Path, typer.Argument(help="Rows; other columns than features are ignored.")],
     format: Annotated[
-        str | None, typer.Option(help="higgs, covtype or csv; as the training data's if unset.")
+        str | None, typer.Option(help="one of data import's; as the training data's if unset.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the cluster of every row of a file, a line each."""
+    """Print the cluster, class or value of every row of a file, a line each."""
     with session(ctx).open() as ws:
-        row, _, _ = load_model(ws, name)
+        row = ws.ledger.model(name)
         data_set = DataSet.open(ws.root / ws.ledger.data_set(row["data_set"])["folder"])
         made = str(data_set.attrs["source"].get("format", "csv"))
         given = format or (made if made in FORMATS else "csv")
@@ -153,21 +168,26 @@ def predict_(
 def verify(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL")],
-    against: Annotated[str, typer.Option(help="What to compare with: retrain.")] = "retrain",
+    against: Annotated[
+        str | None,
+        typer.Option(help="What to compare with: retrain (k-means) or basel (regressions)."),
+    ] = None,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a model, bit for bit, with a retrain on the rows that are stored; exit 5 if unlike."""
-    if against != "retrain":
-        raise UsageError(f"--against is {against!r}; it is retrain")
+    """Compare a model with a retrain on the rows that are stored; exit 5 if it is not what it should.
+
+    k-means must be the same bit for bit; a regression must be as near to BaseL as its estimate says.
+    """
     with (
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
         showing(f"verify {name}") as update,
     ):
-        found = verify_against_retrain(ws, name, fold, update)
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _VERIFIED)))
-    if not found["exact"]:
-        raise VerifyError(f"model {name} is not what a retrain gives: {found['differing']} differ")
+        found, fault = verify_model(ws, name, against, fold, update)
+    shown = [key for key in found if key not in _HIDDEN]
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, shown)))
+    if fault is not None:
+        raise VerifyError(fault)

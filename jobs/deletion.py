@@ -8,31 +8,27 @@ addresses in the ledger say what is still to be erased.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from ..pipeline.clusterers import delete_rows
 from ..storage.cells import fingerprints
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.fence import Fence
 from ..storage.files import metered
-from ..storage.versions import write_version
 from .erasure import finish
 from .errors import JobError, VerifyError
 from .fold import Fold
-from .forecast import ForecastPasses, PassNeeded
-from .kmeans_arrays import to_arrays
 from .ledger import now
+from .model_family import Change, NextVersion
 from .plan import Gathered, gather
-from .train_kmeans import StoredPasses
-from .training import load_model, version_attrs
+from .training import family_of
+from .update_regression import DELTA
 from .workspace import Workspace
 
 Progress = Callable[[str], None]
@@ -48,20 +44,10 @@ class Target:
     models: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NextVersion:
-    """A model's next version: written and synced, not yet current."""
-
-    model: str
-    number: int
-    folder: str
-    digest: str
-    rows: int
-    report: dict[str, Any]
-
-
-def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
+def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA) -> dict[str, Any]:
     """Carry out all queued requests as one job; return its report.
+
+    method: how regression models update, one of ``update_regression.METHODS``.
 
     The set of requests is frozen at the start; late arrivals wait for the next batch.
     """
@@ -71,7 +57,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress) -> dict[str, Any]:
         with ledger.transaction():
             if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
                 return nothing_to_do()
-            job = ledger.insert_job("deletion", {})
+            job = ledger.insert_job("deletion", {"method": method})
             ledger.run("UPDATE requests SET state = 'running', job = ? WHERE state = 'queued'", job)
         return _run(ws, job, fence, fold, progress)
 
@@ -106,7 +92,7 @@ def refuse_interrupted(ws: Workspace) -> None:
         raise JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
 
 
-def forecast(ws: Workspace, fold: Fold) -> dict[str, Any]:
+def forecast(ws: Workspace, fold: Fold, method: str = DELTA) -> dict[str, Any]:
     """Tell what a batch would do now, by reading the rows that it would delete; writes nothing."""
     refuse_interrupted(ws)
     targets = _targets(ws, "state = 'queued'", ())
@@ -116,14 +102,8 @@ def forecast(ws: Workspace, fold: Fold) -> dict[str, Any]:
         gathered = gather(target.data_set, target.units, ws.ledger.salt, fold)
         cells += len(gathered.parts)
         for name in target.models:
-            _, record, settings = load_model(ws, name)
-            passes = ForecastPasses(gathered.statistics)
-            try:
-                _, outcome = delete_rows(record, gathered.removed, passes, settings)
-                action, step = outcome.action, outcome.first_step
-            except PassNeeded as needed:
-                action, step = needed.action, None
-            models.append({"model": name, "action": action, "first_step": step})
+            family = family_of(ws.ledger.model(name)["algorithm"])
+            models.append({"model": name, **family.forecast(ws, name, gathered, method)})
     units = sum(len(t.units) for t in targets)
     return {
         "job": None,
@@ -158,6 +138,8 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
             with ledger.step(job, "plan"):
                 progress("plan")
                 targets = _targets(ws, "job = ?", (job,))
+                _drop_unfinished(ws, targets)
+                method = ledger.job(job)["asked"].get("method", DELTA)
             with ledger.step(job, "gather"):
                 progress("gather")
                 salt = ledger.salt
@@ -166,7 +148,9 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
                     _check_found(target, rows)
             with ledger.step(job, "update"):
                 versions = [
-                    _next_version(ws, target, name, rows, fold, progress)
+                    family_of(ledger.model(name)["algorithm"]).next_version(
+                        Change(ws, fence, fold, progress, name, target.row, rows, method)
+                    )
                     for target, rows in zip(targets, gathered, strict=True)
                     for name in target.models
                 ]
@@ -216,6 +200,19 @@ def _finish(
         ) from error
 
 
+def _drop_unfinished(ws: Workspace, targets: list[Target]) -> None:
+    """Let go of what killed trainings on these data sets left: it knows the rows that go."""
+    names = {target.row["name"] for target in targets}
+    ledger = ws.ledger
+    with ledger.transaction():
+        for row in ledger.rows(
+            "SELECT id, asked FROM jobs WHERE kind = 'train' AND state = 'interrupted'"
+        ):
+            if json.loads(row["asked"])["data"] in names:
+                ledger.report_job(row["id"], {})
+    ws.sweep_garbage()
+
+
 def _check_found(target: Target, gathered: Gathered) -> None:
     """JobError unless every unit was found: a receipt must not speak of rows that are elsewhere."""
     missing = len(np.setdiff1d(target.units, gathered.removed.units))
@@ -234,53 +231,6 @@ def _roll_back(ws: Workspace, job: int, error: Exception) -> None:
         return
     ledger.fail_job(job, error)
     ws.sweep_garbage()
-
-
-def _next_version(
-    ws: Workspace, target: Target, model: str, gathered: Gathered, fold: Fold, progress: Progress
-) -> NextVersion:
-    """Write the model's next version: the model without the gathered rows."""
-    started = perf_counter()
-    row, record, settings = load_model(ws, model)
-    passes = StoredPasses(
-        gathered.data_set,
-        gathered.statistics,
-        fold,
-        gathered.slots,
-        lambda what: progress(f"update {model}: {what}"),
-    )
-    progress(f"update {model}")
-    record, outcome = delete_rows(record, gathered.removed, passes, settings)
-    number = row["version"] + 1
-    path = ws.new_version_path(model, number)
-    attrs = version_attrs(
-        model,
-        number,
-        row["algorithm"],
-        settings,
-        record,
-        target.row,
-        Path(row["folder"]).name,
-    )
-    digest = write_version(path, to_arrays(record, settings), attrs, ws.root / row["folder"])
-    report = {
-        "model": model,
-        "algorithm": row["algorithm"],
-        "action": outcome.action,
-        "first_step": outcome.first_step,
-        "reason": outcome.reason,
-        "passes": outcome.passes,
-        "seconds": perf_counter() - started,
-        "exactness": "exact",
-        "version_before": row["version"],
-        "version": number,
-        "digest_before": row["digest"],
-        "digest": digest,
-        "rows_before": row["rows"],
-        "rows": record.extent.rows,
-        "empty": record.empty,
-    }
-    return NextVersion(model, number, ws.relative(path), digest, record.extent.rows, report)
 
 
 def _commit(

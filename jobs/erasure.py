@@ -19,7 +19,7 @@ from ..storage.erase import check_erased, erase_slots, measure_cell
 from ..storage.errors import StorageError
 from ..storage.fence import Fence
 from ..storage.files import metered
-from ..storage.versions import load_version
+from ..storage.versions import check_version, open_version
 from .errors import VerifyError
 from .fold import Fold, split_cells
 from .ledger import now
@@ -131,7 +131,7 @@ def _verify(ws: Workspace, job: int) -> None:
                 check_erased(data_set, cell, slots)
         for row in ledger.rows("SELECT * FROM versions WHERE job = ?", job):
             if row["state"] == "live":
-                load_version(ws.root / row["folder"], row["digest"])
+                check_version(open_version(ws.root / row["folder"], row["digest"]))
         for row in ledger.rows("SELECT folder FROM versions WHERE state = 'retired'"):
             if (ws.root / row["folder"]).exists():
                 raise VerifyError(f"{row['folder']} should be gone and is still there")

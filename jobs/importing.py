@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..storage import ingest
 from ..storage.cells import check_cells
 from ..storage.dataset import DataSet
-from ..storage.generators import GaussianMixture, HiggsLike
+from ..storage.generators import CovtypeLike, GaussianMixture, HeartbeatLike, HiggsLike
 from ..storage.importers import open_source
 from ..storage.ingest import Progress
 from ..storage.rows import RowSource
@@ -18,24 +19,32 @@ from .ledger import now
 from .workspace import Workspace
 
 GENERATION = 1
+GAUSSIAN = "gaussian"
+_LIKE_PUBLISHED: dict[str, Callable[[int, int], RowSource]] = {
+    "covtype": CovtypeLike,
+    "heartbeat": HeartbeatLike,
+    "higgs": HiggsLike,
+}
+GENERATORS = (*_LIKE_PUBLISHED, GAUSSIAN)
+"""What can be generated: rows like those of published data sets, and a mixture of Gaussians."""
 
 
 def open_generator(
     like: str, rows: int, features: int | None, clusters: int | None, seed: int
 ) -> RowSource:
-    """Return the generator that ``data generate --like`` names."""
-    if like == "higgs":
-        if features is not None or clusters is not None:
-            raise UsageError("--features and --clusters belong to --like gaussian")
-        return HiggsLike(rows, seed)
-    if like == "gaussian":
+    """Return the generator that ``data generate --like`` names, one of GENERATORS."""
+    if like == GAUSSIAN:
         return GaussianMixture(
             rows,
             25 if features is None else features,
             5 if clusters is None else clusters,
             seed,
         )
-    raise UsageError(f"there is no generator {like!r}; known: higgs, gaussian")
+    if like not in _LIKE_PUBLISHED:
+        raise UsageError(f"there is no generator {like!r}; known: {', '.join(GENERATORS)}")
+    if features is not None or clusters is not None:
+        raise UsageError(f"--features and --clusters belong to --like {GAUSSIAN}")
+    return _LIKE_PUBLISHED[like](rows, seed)
 
 
 def source_of(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource:

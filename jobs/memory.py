@@ -5,9 +5,11 @@ Every size is in bytes and follows from shapes alone; none of them grows with th
 
 from __future__ import annotations
 
+import re
+
 from ..pipeline.lanes import LANES
 from ..storage.space import shown
-from .errors import JobError
+from .errors import JobError, UsageError
 
 RESERVED = 260 << 20
 """A worker before it has done anything: interpreter, libraries, compiled code."""
@@ -49,3 +51,18 @@ def check_memory(what: str, projected: int, limit: int | None) -> None:
             f"and workers may use {shown(limit)}: raise --memory-limit, or import the data with "
             "more cells"
         )
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Return the bytes that "1GiB" or "500 MB" means; UsageError otherwise."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{option} is {text!r}: give a size such as 500MB or 1GiB")
+    number, prefix, binary = match[1], match[2].lower(), bool(match[3])
+    power = "kmgt".find(prefix) + 1 if prefix else 0
+    size = 1024**power if binary else _UNITS[prefix]
+    return int(float(number) * size)

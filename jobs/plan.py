@@ -35,6 +35,8 @@ class CellRows:
     ordinals: NDArray[np.int64]
     x: NDArray[np.float32]
     """(m, features)"""
+    y: NDArray[np.float64] | None
+    """(m,) labels, where the data set has them."""
     statistics: CellStatistics
     """Of the cell without these rows (one row)."""
 
@@ -62,7 +64,9 @@ def gather_cells(task: GatherTask) -> list[CellRows]:
         statistics = task.statistics[cell].without(0, x)
         if statistics is None:
             statistics = measure_cell(task.data_set, cell, without=slots)
-        found.append(CellRows(cell, slots, units[slots], run_ordinals(units)[slots], x, statistics))
+        y = task.data_set.read_labels(cell, slots)
+        ordinals = run_ordinals(units)[slots]
+        found.append(CellRows(cell, slots, units[slots], ordinals, x, y, statistics))
     return found
 
 
@@ -84,6 +88,22 @@ class Gathered:
             np.concatenate([none, *(p.units for p in self.parts)]),
             np.concatenate([none, *(p.ordinals for p in self.parts)]),
             np.concatenate([np.empty((0, features), np.float32), *(p.x for p in self.parts)]),
+        )
+
+    @cached_property
+    def labels(self) -> NDArray[np.float64]:
+        """(n,) labels of the rows, in the order of ``removed``; empty where there are none."""
+        none = np.empty(0)
+        return np.concatenate([none, *(p.y for p in self.parts if p.y is not None)])
+
+    @cached_property
+    def addresses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(cells, slots) of the rows (n,), in the order of ``removed``."""
+        none = np.empty(0, np.int64)
+        cells = [np.full(len(p.slots), p.cell, np.int64) for p in self.parts]
+        return (
+            np.concatenate([none, *cells]),
+            np.concatenate([none, *(p.slots for p in self.parts)]),
         )
 
     @property

@@ -18,6 +18,20 @@ STATEMENT = (
     "All rows of this unit were deleted from the data set and from every model listed; each model "
     "is bit for bit the one that training without them gives, and the rows' bytes were overwritten."
 )
+APPROXIMATE = (
+    "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
+    "were deleted from every model listed: a model marked exact is bit for bit the one that training "
+    "without them gives; a model marked approximate was updated by the method and provenance named, "
+    "is about as far as its estimate from a retrain on the same mini-batches, and still depends on "
+    "the deleted rows through the residual of the linearisation and through the standardisation of "
+    "its first fit."
+)
+
+
+def statement(report: dict[str, Any]) -> str:
+    """Return what a receipt says of a job: more where a model is approximate."""
+    approximate = any(m["exactness"] == "approximate" for m in report["models"])
+    return APPROXIMATE if approximate else STATEMENT
 
 
 def issue(ledger: Ledger, job: int, report: dict[str, Any]) -> list[str]:
@@ -57,7 +71,7 @@ def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
     return {
         "schema": RECEIPT_SCHEMA,
         **json.loads(row["body"]),
-        "statement": STATEMENT,
+        "statement": statement(job["report"]),
         "job": {
             **job["report"],
             "started": job["created"],

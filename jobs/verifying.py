@@ -15,15 +15,43 @@ from ..pipeline import quantized
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from ..storage.versions import digest, read_version
+from . import kmeans_models
+from .errors import UsageError
 from .fold import Fold, split_cells
 from .kmeans_arrays import settings_from_json, to_arrays
 from .train_kmeans import StoredPasses, warm_up
+from .update_regression import BASEL
+from .verifying_regression import verify_against_basel
 from .workspace import Workspace
 
+RETRAIN = "retrain"
 MEASURE_RATE = 5e8
 """Values whose extremes a thread finds in a second, roughly."""
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+def verify_model(
+    ws: Workspace,
+    model: str,
+    against: str | None,
+    fold: Fold,
+    progress: Callable[[str], None],
+) -> tuple[dict[str, Any], str | None]:
+    """Verify by the way that fits the model; return what was found, and what is wrong with it.
+
+    UsageError where ``against`` does not fit the model.
+    """
+    algorithm = ws.ledger.model(model)["algorithm"]
+    fits = RETRAIN if algorithm in kmeans_models.ALGORITHMS else BASEL
+    if against not in (None, fits):
+        raise UsageError(f"--against is {against!r}; for a {algorithm} model it is {fits}")
+    if fits == BASEL:
+        return verify_against_basel(ws, model, fold, progress)
+    found = verify_against_retrain(ws, model, fold, progress)
+    if found["exact"]:
+        return found, None
+    return found, f"model {model} is not what a retrain gives: {found['differing']} differ"
 
 
 def verify_against_retrain(

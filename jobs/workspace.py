@@ -22,7 +22,7 @@ from .ledger import Ledger, now
 
 HOLDER_BYTES = 512
 """Size of the lock's file, which says who holds it."""
-_VERSION = re.compile(r"v\d{6}-[0-9a-f]{8}\.zarr(\.swept)?")
+_VERSION = re.compile(r"v\d{6}-[0-9a-f]{8}\.zarr(\.partial)?(\.swept)?")
 _SPILL = re.compile(r"[0-9a-f]{8}(\.lock|\.swept)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -157,6 +157,7 @@ class Workspace:
         named |= {
             r["folder"] for r in ledger.rows("SELECT folder FROM versions WHERE state = 'live'")
         }
+        named |= self._staged()
         imports = self._import_names()
         found = [p for p in (self.root / "data").iterdir() if p.name in imports]
         found += [p for p in (self.root / "models").glob("*/*") if _VERSION.fullmatch(p.name)]
@@ -165,6 +166,14 @@ class Workspace:
             files.sweep(path.with_name(path.name.removesuffix(".swept")))
         self._sweep_spill()
         return [self.relative(p) for p in garbage]
+
+    def _staged(self) -> set[str]:
+        """The folders that trainings which can be resumed go on with."""
+        reports = self.ledger.rows(
+            "SELECT report FROM jobs WHERE kind = 'train' AND state IN ('running', 'interrupted')"
+        )
+        found = (json.loads(row["report"]).get("staged") for row in reports)
+        return {folder for folder in found if folder is not None}
 
     def _sweep_spill(self) -> None:
         """Remove spill folders whose process is gone: their lock is free, or is not there any more.

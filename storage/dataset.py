@@ -183,6 +183,22 @@ class DataSet:
         files.read_at(self.chunk("x", cell), slots * self.row_bytes, out)
         return out
 
+    def read_labels(
+        self, cell: int, slots: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """Return y of every slot of a cell, or of some (ascending); None where there is no label."""
+        if self.label_dtype is None:
+            return None
+        label = np.dtype(self.label_dtype)
+        files.count_cell(self.path.name, cell)
+        if slots is None:
+            whole = np.empty(self.capacity, label)
+            files.read_into(self.chunk("y", cell), whole)
+            return whole.astype(np.float64)
+        some = np.empty(len(slots), label)
+        files.read_at(self.chunk("y", cell), slots * label.itemsize, some)
+        return some.astype(np.float64)
+
     def statistics(self) -> CellStatistics:
         """Return the extremes of all cells."""
         specs = data_set_specs(self.cells, self.capacity, self.features, None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ from .space import no_space
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a used-up quota."""
+NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+"""Error numbers of a file system that can't link a file (again)."""
+PARTIAL = ".partial"
+"""What the names of files end with that are not whole yet."""
 
 
 @dataclass(slots=True)
@@ -92,6 +97,25 @@ def read_into(path: Path, out: NDArray[np.generic]) -> None:
     count(files=1, read=len(view))
 
 
+def read_whole(path: Path) -> bytes:
+    """Return all bytes of a file; MissingError without it."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        out = bytearray(os.fstat(descriptor).st_size)
+        _read_all(descriptor, memoryview(out), 0, path)
+    count(files=1, read=len(out))
+    return bytes(out)
+
+
+def check_size(path: Path, expected: int) -> None:
+    """Raise MissingError without the file and CorruptError unless it has so many bytes."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise MissingError(f"{path} is missing") from None
+    if size != expected:
+        raise CorruptError(f"{path}: {size} bytes found, {expected} expected")
+
+
 def read_at(path: Path, offsets: NDArray[np.int64], out: NDArray[np.generic]) -> None:
     """Fill row i of a contiguous array with the file's bytes at offsets[i]; neighbours in one read."""
     if not len(offsets):
@@ -134,6 +158,56 @@ def write_new(path: Path, data: NDArray[np.generic] | bytes) -> None:
             raise no_space(path.parent, path.name, len(view)) from error
         raise
     count(files=1, written=len(view))
+
+
+def write_whole(path: Path, data: NDArray[np.generic] | bytes) -> None:
+    """Write and sync a file under another name, then give it its own: one that is there is whole.
+
+    Replaces an earlier file without touching its bytes, which another version may link. Twice at
+    once is harmless; a crash leaves at most a file for ``sweep_partials``.
+    """
+    partial = _partial(path)
+    try:
+        write_new(partial, data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def link_whole(source: Path, target: Path) -> None:
+    """Give a file a second name, in place of what bears it; copy it where it can't be linked."""
+    partial = _partial(target)
+    try:
+        os.link(source, partial)
+        os.replace(partial, target)
+    except FileNotFoundError:
+        raise MissingError(f"{source} is missing, or the folder {target.parent}") from None
+    except OSError as error:
+        if error.errno in FULL:
+            raise no_space(target.parent, target.name, 0) from error
+        if error.errno not in NO_LINK:
+            raise
+        write_whole(target, read_whole(source))
+    finally:
+        # Where both names are the same file already, a rename does nothing.
+        partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
+def sweep_partials(path: Path) -> None:
+    """Remove for good what crashed writers left in a group's folder and in its arrays' folders.
+
+    A writer that is alive after all may rename its file at any moment: what has lost its name to
+    that is a whole file and not zeroed, and what is unlinked first can't be renamed any more.
+    """
+    for pattern in (f"*{PARTIAL}", f"*/*{PARTIAL}"):
+        for partial in path.glob(pattern):
+            with suppress(FileNotFoundError), _opened(partial, os.O_RDWR) as descriptor:
+                os.unlink(partial)
+                _zero_opened(descriptor, names=0)
 
 
 def runs(offsets: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
@@ -198,16 +272,21 @@ def _zero(path: Path) -> None:
     if path.is_symlink():
         return
     with _opened(path, os.O_RDWR) as descriptor:
-        status = os.fstat(descriptor)
-        if status.st_nlink > 1:
-            return
-        block = bytes(min(status.st_size, 1 << 20))
-        position = 0
-        while position < status.st_size:
-            part = memoryview(block)[: status.st_size - position]
-            _write_all(descriptor, part, position)
-            position += len(part)
-        os.fsync(descriptor)
+        _zero_opened(descriptor, names=1)
+
+
+def _zero_opened(descriptor: int, names: int) -> None:
+    """Overwrite an open file with zeros, unless it has more than so many names."""
+    status = os.fstat(descriptor)
+    if status.st_nlink > names:
+        return
+    block = bytes(min(status.st_size, 1 << 20))
+    position = 0
+    while position < status.st_size:
+        part = memoryview(block)[: status.st_size - position]
+        _write_all(descriptor, part, position)
+        position += len(part)
+    os.fsync(descriptor)
     count(files=1, written=status.st_size)
 
 

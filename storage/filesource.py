@@ -78,7 +78,7 @@ class FileSource(ABC, Generic[P]):
     ) -> None:
         """layout: of the first file; total: the position at the end of all files."""
         self.feature_names = layout.feature_names
-        self.label_name = None if layout.label is None else layout.columns[layout.label]
+        self.label_name = layout.label_name
         self.provenance = provenance
         self.expected_rows: int | None = None
         self.dropped = 0

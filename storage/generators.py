@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from . import covtype_like, heartbeat_like, higgs_like
 from .errors import BadInputError
-from .higgs_like import fill_rows, load_constants
 from .rows import RowBlock
+from .tabular_published import PUBLISHED
 
 MAX_BLOCK_ROWS = 65_536
 MAX_BLOCK_VALUES = 4_194_304
@@ -117,10 +118,14 @@ class GeneratedRows(ABC):
         x, y = self._draw(index, rows.size)
         return RowBlock(rows=rows, x=x, y=y)
 
-    def _normals(self, index: int, count: int) -> NDArray[np.float32]:
-        """(count, features) standard normals; a longer block starts with a shorter one's rows."""
+    def _normals(self, index: int, count: int, width: int) -> NDArray[np.float32]:
+        """(count, width) standard normals; a longer block starts with a shorter one's rows."""
         stream = _stream(self._seed, _Purpose.FEATURES, index)
-        return stream.standard_normal((count, len(self._feature_names)), np.float32)
+        return stream.standard_normal((count, width), np.float32)
+
+    def _uniforms(self, index: int, count: int) -> NDArray[np.float64]:
+        """(count,) uniform numbers in [0, 1) for the labels, prefixes of each other likewise."""
+        return _stream(self._seed, _Purpose.LABELS, index).random(count)
 
     @abstractmethod
     def _draw(self, index: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -138,7 +143,7 @@ class HiggsLike(GeneratedRows):
     kind = "higgs-like-1"
 
     def __init__(self, rows: int, seed: int) -> None:
-        self._constants = load_constants()
+        self._constants = higgs_like.load_constants()
         super().__init__(rows, seed, self._constants.feature_names, "label")
 
     @property
@@ -146,10 +151,63 @@ class HiggsLike(GeneratedRows):
         return super().provenance | {"constants": self._constants.digest}
 
     def _draw(self, index: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        x = self._normals(index, count)
+        x = self._normals(index, count, len(self._feature_names))
         labels = np.empty(count, np.float64)
-        uniforms = _stream(self._seed, _Purpose.LABELS, index).random(count)
-        fill_rows(x, uniforms, labels, self._constants.law)
+        higgs_like.fill_rows(x, self._uniforms(index, count), labels, self._constants.law)
+        return x, labels
+
+
+class CovtypeLike(GeneratedRows):
+    """Rows with the marginals, correlations and class means of UCI Covertype; label 1 to 7.
+
+    Each class has its own law (see `covtype_like`), so that no linear model is the true one; a
+    softmax regression is right for 73% of the rows, as on Covertype itself. The features are
+    named as UCI's are by the covtype format.
+    """
+
+    kind = "covtype-like-1"
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._constants = covtype_like.load_constants()
+        super().__init__(rows, seed, self._constants.feature_names, "Cover_Type")
+
+    @property
+    def provenance(self) -> dict[str, str | int | float]:
+        return super().provenance | {"constants": self._constants.digest}
+
+    def _draw(self, index: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        normals = self._normals(index, count, covtype_like.SCORES)
+        x = np.empty((count, len(self._feature_names)), np.float32)
+        labels = np.empty(count, np.float64)
+        uniforms = self._uniforms(index, count)
+        covtype_like.fill_rows(normals, uniforms, x, labels, self._constants.law)
+        return x, labels
+
+
+class HeartbeatLike(GeneratedRows):
+    """Rows with the mean curves and spreads of the classes of ECG heartbeats; label 0 to 4.
+
+    Each class has its own law (see `heartbeat_like`), so that no linear model is the true one; a
+    softmax regression is right for 92% of the rows, as on real beats. The features are named as
+    those of the heartbeat format are.
+    """
+
+    kind = "heartbeat-like-1"
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._constants = heartbeat_like.load_constants()
+        super().__init__(rows, seed, PUBLISHED["heartbeat"].unlabelled, "class")
+
+    @property
+    def provenance(self) -> dict[str, str | int | float]:
+        return super().provenance | {"constants": self._constants.digest}
+
+    def _draw(self, index: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        normals = self._normals(index, count, self._constants.normals)
+        x = np.empty((count, len(self._feature_names)), np.float32)
+        labels = np.empty(count, np.float64)
+        uniforms = self._uniforms(index, count)
+        heartbeat_like.fill_rows(normals, uniforms, x, labels, self._constants.law)
         return x, labels
 
 
@@ -190,7 +248,7 @@ class GaussianMixture(GeneratedRows):
     def _draw(self, index: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         stream = _stream(self._seed, _Purpose.LABELS, index)
         clusters = stream.integers(self._centres.shape[0], size=count)
-        x = self._normals(index, count)
+        x = self._normals(index, count, len(self._feature_names))
         x *= np.float32(self.DEVIATION)
         x += self._centres[clusters]
         return x, clusters.astype(np.float64)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from .errors import BadInputError
+from .idx import IdxSource, image_columns, images_alone, is_idx, paired
 from .layout import (
     Layout,
     Roles,
@@ -22,6 +23,7 @@ from .parquet import ParquetFile, ParquetSource, is_parquet
 from .rows import RowSource
 from .tabular import TableFile, TableSource, first_line
 from .tabular_diagnosis import is_number
+from .tabular_published import PUBLISHED
 
 CSV = "csv"
 """Any table of numbers; the first line names the columns unless it is said to have no header."""
@@ -29,46 +31,9 @@ PARQUET = "parquet"
 """Any table of numbers; the files name the columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """A published data set's format: no header, the same columns in every file."""
-
-    columns: tuple[str, ...]
-    label: str
-    label_values: tuple[float, ...]
-
-
-_HIGGS = _Fixed(
-    columns=(
-        "label",
-        *("lepton_pT", "lepton_eta", "lepton_phi"),
-        *("missing_energy_magnitude", "missing_energy_phi"),
-        *(f"jet_{i}_{what}" for i in range(1, 5) for what in ("pt", "eta", "phi", "btag")),
-        *("m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb"),
-    ),
-    label="label",
-    label_values=(0.0, 1.0),
-)
-"""UCI's HIGGS.csv: 1 = signal, 0 = background."""
-
-_COVTYPE = _Fixed(
-    columns=(
-        *("Elevation", "Aspect", "Slope"),
-        *("Horizontal_Distance_To_Hydrology", "Vertical_Distance_To_Hydrology"),
-        "Horizontal_Distance_To_Roadways",
-        *("Hillshade_9am", "Hillshade_Noon", "Hillshade_3pm"),
-        "Horizontal_Distance_To_Fire_Points",
-        *(f"Wilderness_Area{i}" for i in range(1, 5)),
-        *(f"Soil_Type{i}" for i in range(1, 41)),
-        "Cover_Type",
-    ),
-    label="Cover_Type",
-    label_values=tuple(float(i) for i in range(1, 8)),
-)
-"""UCI's covtype.data: seven kinds of forest."""
-
-_FIXED = {"higgs": _HIGGS, "covtype": _COVTYPE}
-FORMATS: tuple[str, ...] = (*_FIXED, CSV, PARQUET)
+MNIST = "mnist"
+"""Images and their labels in idx files; any size of image will do."""
+FORMATS: tuple[str, ...] = (*PUBLISHED, MNIST, CSV, PARQUET)
 
 _NUMBERED = re.compile("(c[0-9]+)(?:=.*)?", re.DOTALL)
 """A feature of a csv file without header: a column's number, and a category if it is one-hot."""
@@ -91,9 +56,11 @@ def open_source(
 
     Parameters
     ----------
-    files : read in this order; all must have the same columns. Text may be gzipped.
+    files : read in this order; all must have the same columns. Text may be gzipped, or be the one
+        csv file of a zip. For mnist, as many files of images as of labels.
     format : one of FORMATS.
-    label : name of the label column (the published formats know theirs).
+    label : name of the label column (the published formats know theirs; sgemm has two to choose
+        from, "log_mean_run_ms" if unset and "mean_run_ms").
     drop : names of columns to leave out.
     header : whether the first line names the columns (csv); if not, they are c0, c1, ...
     drop_invalid : skip rows that cannot be used and count them, instead of raising. The first
@@ -113,9 +80,12 @@ def open_source(
     roles = Roles(label, tuple(drop), subject, tuple(one_hot))
     if subject is not None and not salt:
         raise BadInputError("a subject column needs the data set's salt to hash it with")
-    if format in _FIXED:
-        roles, header = _fixed_roles(format, roles), False
-    provenance = _provenance(files, format, drop_invalid) | _told(roles)
+    provenance = _provenance(files, format, drop_invalid)
+    if format == MNIST:
+        return _idx_source(files, roles, provenance)
+    if format in PUBLISHED:
+        roles, header = PUBLISHED[format].roles(format, roles), PUBLISHED[format].header
+    provenance |= _told(roles)
     if format == CSV:
         provenance["header"] = int(header)
     table = _parquet_table(files) if format == PARQUET else _text_table(files, format, header)
@@ -140,11 +110,11 @@ def open_features(
     """Open files that hold at least the features named, as a stream of rows without labels.
 
     A file whose first line names the features is read by name, whatever its format and the order
-    of its columns; other columns are not looked at; so is a parquet file, which is known by its
-    content, whatever format is said. Without such a line a text file is read by position: in
-    format higgs or covtype with or without the label; in the others only for data that had no
-    header (features named c0, c1, ...), where a file of just the features holds them in order and
-    any other one in the columns of those numbers.
+    of its columns; other columns are not looked at; so are parquet files and idx files of images,
+    which are known by their content, whatever format is said. Without such a line a text file is
+    read by position: in a published data set's format with or without the label; in the others
+    only for data that had no header (features named c0, c1, ...), where a file of just the features
+    holds them in order and any other one in the columns of those numbers.
 
     A feature `COLUMN=VALUE` that is no column itself is one category of COLUMN. Raises
     BadInputError where features are missing or a value is none of the categories, else as
@@ -160,6 +130,12 @@ def open_features(
             provenance=provenance,
             drop_invalid=drop_invalid,
         )
+    if is_idx(files[0]):
+        pairs = images_alone(files)
+        columns = image_columns(pairs[0].images).unlabelled
+        cure = "give images of the size of those trained on"
+        layout = features_layout(columns, names, str(files[0]), cure)
+        return IdxSource(pairs, layout, provenance=provenance)
     return TableSource(
         [_features_file(path, format, names) for path in files],
         provenance=provenance,
@@ -179,6 +155,17 @@ class _Table:
 
     columns: tuple[str, ...]
     opened: Callable[[Layout, _Options], ParquetSource | TableSource]
+
+
+def _idx_source(
+    files: Sequence[Path], roles: Roles, provenance: dict[str, str | int | float]
+) -> IdxSource:
+    """Images and labels to train from."""
+    pairs = paired(files)
+    published = image_columns(pairs[0].images)
+    roles = published.roles(MNIST, roles)
+    layout = training_layout(published.columns, roles, {})
+    return IdxSource(pairs, layout, provenance=provenance | _told(roles))
 
 
 def _parquet_table(files: Sequence[Path]) -> _Table:
@@ -215,7 +202,7 @@ def _provenance(
 def _told(roles: Roles) -> dict[str, str | int | float]:
     """What the user said about the columns, for the provenance: names, never values."""
     told = {
-        "label": roles.label,
+        "label": roles.label if roles.average is None else roles.average.name,
         "drop": ", ".join(roles.drop),
         "subject": roles.subject,
         "one_hot": ", ".join(roles.one_hot),
@@ -238,10 +225,15 @@ def _same_columns(found: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ..
 def _text_columns(path: Path, format: str, header: bool) -> tuple[str, ...]:
     """The columns of a text file to train from, after a look at its first line."""
     fields = first_line(path)
-    if format in _FIXED:
-        columns = _FIXED[format].columns
+    if format in PUBLISHED:
+        columns = PUBLISHED[format].columns
         if len(fields) != len(columns):
             raise _unlike_format(path, format, len(fields), str(len(columns)))
+        if PUBLISHED[format].header and tuple(fields) != columns:
+            raise BadInputError(
+                f"{path}, line 1: other columns than format {format} has, which are "
+                f"{listed(columns)}; use --format csv for other files"
+            )
         return columns
     return _names(path, fields) if header else tuple(f"c{i}" for i in range(len(fields)))
 
@@ -264,23 +256,6 @@ def _names(path: Path, fields: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _fixed_roles(format: str, roles: Roles) -> Roles:
-    """The roles of a published format's columns, whose label is known."""
-    fixed = _FIXED[format]
-    if roles.label not in (None, fixed.label):
-        raise BadInputError(
-            f"the label of {format} is {fixed.label!r}, not {roles.label!r}; "
-            "leave --label out, or use --format csv --no-header"
-        )
-    for name, option in ((roles.subject, "--subject"), (roles.one_hot, "--one-hot")):
-        if name:
-            raise BadInputError(
-                f"format {format} has no column for {option}; leave it out, "
-                "or use --format csv --no-header"
-            )
-    return replace(roles, label=fixed.label, label_values=fixed.label_values)
-
-
 def _unlike_format(path: Path, format: str, found: int, expected: str) -> BadInputError:
     return BadInputError(
         f"{path}, line 1: {found} column{'' if found == 1 else 's'} found, but format {format} "
@@ -300,8 +275,8 @@ def _features_file(path: Path, format: str, names: tuple[str, ...]) -> TableFile
     header = _is_header(fields, names)
     if header:
         columns = _names(path, fields)
-    elif format in _FIXED:
-        columns = _fixed_positions(path, format, len(fields))
+    elif format in PUBLISHED:
+        columns = _published_positions(path, format, len(fields))
     else:
         columns = _csv_positions(names, len(fields))
     cure = "name the columns in the first line, in any order"
@@ -318,15 +293,14 @@ def _is_header(fields: list[str], names: tuple[str, ...]) -> bool:
     return not without_header and not any(map(is_number, fields))
 
 
-def _fixed_positions(path: Path, format: str, found: int) -> tuple[str, ...]:
+def _published_positions(path: Path, format: str, found: int) -> tuple[str, ...]:
     """The format's columns with or without the label, whichever the file has."""
-    fixed = _FIXED[format]
-    unlabelled = tuple(name for name in fixed.columns if name != fixed.label)
-    for columns in (fixed.columns, unlabelled):
-        if found == len(columns):
-            return columns
-    total = len(fixed.columns)
-    raise _unlike_format(path, format, found, f"{total} (or {total - 1} without the label)")
+    columns, unlabelled = PUBLISHED[format].columns, PUBLISHED[format].unlabelled
+    for these in (columns, unlabelled):
+        if found == len(these):
+            return these
+    expected = f"{len(columns)} (or {len(unlabelled)} without the label)"
+    raise _unlike_format(path, format, found, expected)
 
 
 def _csv_positions(names: tuple[str, ...], found: int) -> tuple[str, ...]:

@@ -23,6 +23,17 @@ class OneHot:
 
 
 @dataclass(frozen=True, slots=True)
+class Average:
+    """A label that is no column itself: the mean of columns of positive numbers, or its log."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Names of the columns; none of them is a feature."""
+    logarithm: bool
+    """Whether the label is the natural logarithm of the mean."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The columns of one file and which of them are read."""
 
@@ -40,13 +51,27 @@ class Layout:
     subject: int | None = None
     """Position of the column that says which data subject a row belongs to; None: there is none."""
     one_hot: tuple[OneHot, ...] = ()
+    average: Average | None = None
+    """The label where it is no column; `label` is None then."""
+
+    @property
+    def label_name(self) -> str | None:
+        """The label's name; None where there is no label."""
+        if self.average is not None:
+            return self.average.name
+        return None if self.label is None else self.columns[self.label]
+
+    @property
+    def averaged(self) -> tuple[int, ...]:
+        """Positions of the columns whose mean is the label."""
+        return () if self.average is None else tuple(map(self.columns.index, self.average.columns))
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Positions of the columns that are read as numbers, the label last."""
+        """Positions of the columns that are read as numbers, the label or its columns last."""
         encoded = {one.column for one in self.one_hot}
         features = tuple(i for i in self.features if i not in encoded)
-        return features if self.label is None else (*features, self.label)
+        return (*features, *self.averaged, *(() if self.label is None else (self.label,)))
 
     @property
     def texts(self) -> tuple[int, ...]:
@@ -74,12 +99,21 @@ class Roles:
     one_hot: tuple[str, ...] = ()
     label_values: tuple[float, ...] = ()
     """The labels allowed; empty: any finite number."""
+    average: Average | None = None
+    """The label where it is no column; `label` is None then."""
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """Names of the columns that make the label."""
+        if self.average is not None:
+            return self.average.columns
+        return () if self.label is None else (self.label,)
 
     def check(self, columns: Collection[str]) -> None:
         """Raise BadInputError where a column is not there or is to be two things at once."""
         named = [
             *((name, "dropped") for name in self.drop),
-            *((name, "the label") for name in (self.label,) if name is not None),
+            *((name, "the label") for name in self.label_columns),
             *((name, "the subject") for name in (self.subject,) if name is not None),
             *((name, "one-hot") for name in self.one_hot),
         ]
@@ -103,7 +137,7 @@ def training_layout(
     gives no feature yet. Raises BadInputError for roles that do not fit the columns.
     """
     roles.check(columns)
-    others = {roles.label, roles.subject, *roles.drop}
+    others = {*roles.label_columns, roles.subject, *roles.drop}
     if others.issuperset(columns):
         raise BadInputError("no feature column is left; drop fewer columns")
     layout = Layout(
@@ -122,6 +156,7 @@ def training_layout(
             for i, name in enumerate(columns)
             if name in roles.one_hot
         ),
+        average=roles.average,
     )
     twice = duplicates(layout.feature_names)
     if twice:

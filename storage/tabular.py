@@ -1,4 +1,4 @@
-"""Text files (plain or gzip, fields separated by commas) as a stream of row blocks.
+"""Text files (fields separated by commas, plain or packed) as a stream of row blocks.
 
 The text is cut into blocks of whole lines that Arrow's parser reads on several threads. A block
 that it refuses, or that holds a value that cannot be used, goes to `tabular_diagnosis`.
@@ -7,25 +7,24 @@ that it refuses, or that holds a value that cannot be used, goes to `tabular_dia
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
-import zlib
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from .columns import Coded, Values, assemble
-from .errors import BadInputError, MissingError
+from .columns import FLOAT32_END, Coded, Values, assemble
+from .errors import BadInputError
 from .filesource import PIECE_BYTES, FileSource
 from .layout import Layout
 from .tabular_diagnosis import BOM, TextBlock, bad_line, sound_lines, split_fields
+from .tabular_stream import opened
 
 BLOCK_BYTES = PIECE_BYTES
 """Text per block; a block is larger only where a single line is."""
@@ -35,7 +34,7 @@ MAX_LINE_BYTES = 256 << 20
 _HEAD_BYTES = 64 << 10
 _LEAST_BLOCK_BYTES = 8 << 10
 _BLANK = b" \t\r\n"
-_GZIP_MAGIC = b"\x1f\x8b"
+_IDX_MAGIC = b"\0\0\x08"
 _CODED = pa.dictionary(pa.int32(), pa.binary())
 _OPEN_QUOTE = re.compile(rb'(?m)(?:^|,)"(?:[^"\n]|"")*$')
 """A quotation that its line does not close; also finds a closed value that ends in `,"`."""
@@ -110,16 +109,16 @@ def first_line(path: Path) -> list[str]:
     Raises MissingError where there is no such file and BadInputError where it is no text file,
     is empty or starts with a line that cannot be split.
     """
-    if path.exists() and not path.is_dir() and not path.is_file():
-        raise BadInputError(f"{path}: not a regular file; save the data to a file first")
-    with _opened(path) as (_, stream):
+    with opened(path) as (_, stream):
         head = stream.read(_HEAD_BYTES)
         if b"\n" not in head and b"\0" not in head and b"\r" not in head.rstrip(_BLANK):
             head += stream.readline(MAX_LINE_BYTES)
     if head.startswith(b"PAR1"):
         raise BadInputError(f"{path}: a parquet file; say --format parquet")
+    if head.startswith(_IDX_MAGIC):
+        raise BadInputError(f"{path}: an idx file; say --format mnist")
     if b"\0" in head:
-        raise BadInputError(f"{path}: a binary file (NUL bytes); expected text or gzip of text")
+        raise BadInputError(f"{path}: a binary file (NUL bytes); expected text, plain or packed")
     if not head.strip(_BLANK + BOM):
         raise BadInputError(f"{path}: the file has no rows")
     return _split_first(path, head.partition(b"\n")[0].removeprefix(BOM).removesuffix(b"\r"))
@@ -142,36 +141,12 @@ def _split_first(path: Path, line: bytes) -> list[str]:
         raise BadInputError(f"{path}, line 1: {error}; fix the line") from error
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[io.BufferedIOBase, io.BufferedIOBase]]:
-    """The file as stored and as text, with the errors of reading in the user's terms."""
-    try:
-        with path.open("rb") as stored:
-            if stored.peek(2)[:2] != _GZIP_MAGIC:
-                yield stored, stored
-                return
-            with gzip.GzipFile(fileobj=stored, mode="rb") as text:
-                yield stored, text
-    except FileNotFoundError as error:
-        raise MissingError(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise BadInputError(f"{path}: a folder; name the files in it") from error
-    except EOFError as error:
-        raise BadInputError(
-            f"{path}: the gzip data ends too early; fetch the file again"
-        ) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise BadInputError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 def _text_blocks(files: Sequence[TableFile], block_bytes: int) -> Generator[TextBlock, None, None]:
     """Cut the files into blocks of whole lines, numbered within each file and over all."""
     first_row = files_done = 0
     for file in files:
         line = header_lines = 1 + int(file.header)
-        with _opened(file.path) as (stored, stream):
+        with opened(file.path) as (stored, stream):
             lead = stream.read(len(BOM)).removeprefix(BOM)
             if file.header:
                 lead = _after_header(lead, stream)
@@ -182,7 +157,8 @@ def _text_blocks(files: Sequence[TableFile], block_bytes: int) -> Generator[Text
                 first_row += lines
             if line == header_lines:
                 raise BadInputError(f"{file.path}: the file has no rows")
-            files_done += stored.tell()
+            # A zip goes on after the entry that was read.
+            files_done += file.path.stat().st_size
 
 
 def _after_header(lead: bytes, stream: io.BufferedIOBase) -> bytes:
@@ -279,4 +255,15 @@ def _values(table: pa.Table, layout: Layout) -> Values:
     """What Arrow has read."""
     numbers = {i: table.column(str(i)).to_numpy() for i in layout.numbers}
     texts = {i: Coded.of(table.column(str(i)).combine_chunks()) for i in layout.texts}
-    return assemble(numbers, texts, layout)
+    values = assemble(numbers, texts, layout)
+    if layout.average is None:
+        return values
+    return _averaged(values, [numbers[i] for i in layout.averaged], layout.average.logarithm)
+
+
+def _averaged(values: Values, columns: Sequence[NDArray[Any]], logarithm: bool) -> Values:
+    """The values with the mean of positive columns, or its logarithm, as the label."""
+    runs = np.stack(columns)
+    positive = ((runs > 0) & (runs < FLOAT32_END)).all(axis=0)
+    label = np.where(positive, runs, 1.0).mean(axis=0)
+    return replace(values, y=np.log(label) if logarithm else label, sound=values.sound & positive)

@@ -142,7 +142,7 @@ def field_problem(fields: Sequence[str | None], layout: Layout, rows: str) -> st
     ends with what the user can do.
     """
     categories = {one.column: one.categories for one in layout.one_hot}
-    texts = set(layout.texts)
+    texts, averaged = set(layout.texts), set(layout.averaged)
     for position in sorted({*layout.numbers, *texts}):
         field = fields[position]
         if field is None:
@@ -151,6 +151,8 @@ def field_problem(fields: Sequence[str | None], layout: Layout, rows: str) -> st
             reason = _text_problem(field, categories.get(position, ()))
         else:
             reason = _number_problem(field, layout.label_values if position == layout.label else ())
+            if reason is None and position in averaged and not float(field) > 0:
+                reason = f"{field.strip()[:_SHOWN]} is not above zero"
         if reason is not None:
             return (
                 f", column {layout.columns[position]!r}: {reason}; {_cure(position, layout, rows)}"
@@ -194,7 +196,7 @@ def _short(text: str) -> str:
 
 def _cure(position: int, layout: Layout, rows: str) -> str:
     """What the user can do about a bad value."""
-    if not layout.droppable or position in (layout.label, layout.subject):
+    if not layout.droppable or position in (layout.label, layout.subject, *layout.averaged):
         return f"correct it or skip such {rows} with --drop-invalid"
     return (
         f"correct it, leave the column out with --drop {shlex.quote(layout.columns[position])}, "

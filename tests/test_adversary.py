@@ -18,8 +18,8 @@ from sklearn.base import clone
 from support import INLINE, Cli, refit, same
 
 from expunge import KMeans, QKMeans
+from expunge.jobs.kmeans_models import load_model
 from expunge.jobs.requests import units_of_subjects
-from expunge.jobs.training import load_model
 from expunge.jobs.workspace import Workspace
 
 Write = Callable[..., Path]

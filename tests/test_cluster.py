@@ -17,8 +17,8 @@ from expunge import KMeans, QKMeans
 from expunge.cluster.clients import ClusterError, connect
 from expunge.jobs.fold import DaskFold, InlineFold, split_cells
 from expunge.jobs.kmeans_arrays import from_arrays, settings_from_json, settings_to_json, to_arrays
+from expunge.jobs.kmeans_models import resolve
 from expunge.jobs.train_kmeans import StoredPasses
-from expunge.jobs.training import resolve
 from expunge.pipeline import quantized
 from expunge.storage import ingest
 from expunge.storage.dataset import DataSet

@@ -106,7 +106,7 @@ def test_an_error_before_the_commit_puts_the_requests_back(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("expunge.jobs.deletion.write_version", fail)
+        patch.setattr("expunge.jobs.kmeans_models.write_version", fail)
         assert "No space left" in cli("batch", "run", "--yes", *INLINE, code=1)
     assert cli("job", "list")["jobs"][-1]["state"] == "failed"
     assert cli("model", "show", "qk")["digest"] == before

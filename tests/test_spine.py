@@ -12,9 +12,9 @@ import xarray as xr
 from support import INLINE, Cli, same
 
 from expunge import KMeans, QKMeans
+from expunge.jobs.kmeans_models import load_model
 from expunge.jobs.ledger import Ledger, chain_hash
 from expunge.jobs.requests import sampled_units
-from expunge.jobs.training import load_model
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.quantized import Record
 

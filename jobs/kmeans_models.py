@@ -1,0 +1,206 @@
+"""k-means and Q-k-means in jobs: implements ``model_family.Family``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline import quantized
+from ..pipeline.clusterers import delete_rows, nearest, scaled_centroids
+from ..pipeline.fixedpoint import LOSS_UNIT
+from ..pipeline.quantized import Record, Settings
+from ..pipeline.validation import DEFAULT_GAMMA, DEFAULT_MAX_ITER, resolve_settings
+from ..storage.dataset import DataSet
+from ..storage.versions import load_version, write_version
+from .errors import JobError, UsageError
+from .forecast import ForecastPasses, PassNeeded
+from .kmeans_arrays import from_arrays, settings_from_json, settings_to_json, to_arrays
+from .model_family import Change, FirstVersion, NextVersion, Training
+from .plan import Gathered
+from .train_kmeans import StoredPasses
+from .workspace import Workspace
+
+ALGORITHMS: tuple[str, ...] = ("k-means", "q-kmeans")
+_PARAMETERS: dict[str, Callable[[str], Any]] = {
+    "n_clusters": int,
+    "epsilon": float,
+    "gamma": float,
+    "max_iter": int,
+    "bounds": lambda text: tuple(float(part) for part in text.split(":")),
+}
+_ALLOWED = {
+    "k-means": ("n_clusters", "max_iter", "bounds"),
+    "q-kmeans": ("n_clusters", "epsilon", "gamma", "max_iter", "bounds"),
+}
+
+
+def parse(algorithm: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """See ``Family``."""
+    allowed = _ALLOWED[algorithm]
+    parsed = {}
+    for key, text in given.items():
+        if key not in allowed:
+            raise UsageError(f"{algorithm} has no parameter {key!r}; it has {', '.join(allowed)}")
+        try:
+            parsed[key] = _PARAMETERS[key](text)
+        except ValueError:
+            raise UsageError(f"{key} is {text!r}: not a value of that parameter") from None
+    if "bounds" in parsed and len(parsed["bounds"]) != 2:
+        raise UsageError(f"bounds is {given['bounds']!r}; give LOWER:UPPER, e.g. 0:1")
+    return parsed
+
+
+def resolve(
+    algorithm: str, parameters: Mapping[str, Any], rows: int, features: int, seed: int
+) -> Settings:
+    """Return the settings of a first fit on ``rows`` rows; UsageError for bad values."""
+    defaults = {"n_clusters": 8, "max_iter": DEFAULT_MAX_ITER}
+    if algorithm == "k-means":
+        defaults |= {"epsilon": 0.0, "gamma": 0.0}  # type: ignore[dict-item]
+    else:
+        defaults |= {"epsilon": None, "gamma": DEFAULT_GAMMA}  # type: ignore[dict-item]
+    try:
+        return resolve_settings(rows, features, random_state=seed, **{**defaults, **parameters})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def check(
+    algorithm: str, parameters: Mapping[str, Any], data_set: DataSet, rows: int, seed: int
+) -> None:
+    """See ``Family``."""
+    resolve(algorithm, parameters, rows, data_set.features, seed)
+
+
+def first_version(training: Training) -> FirstVersion:
+    """See ``Family``."""
+    asked, data = training.asked, training.data_set
+    algorithm, row = asked["algorithm"], training.data_row
+    settings = resolve(algorithm, asked["parameters"], row["rows"], data.features, asked["seed"])
+    passes = StoredPasses(data, data.statistics(), training.fold, progress=training.progress)
+    record = quantized.fit(passes, settings)
+    path = training.ws.new_version_path(training.model, 1)
+    attrs = version_attrs(training.model, 1, algorithm, settings, record, row, None)
+    digest = write_version(path, to_arrays(record, settings), attrs)
+    summary = {
+        "steps": len(record.steps) - 1,
+        "loss": record.final.loss / LOSS_UNIT,
+        "passes": passes.passes,
+    }
+    return FirstVersion(path, digest, record.extent.rows, settings_to_json(settings), summary)
+
+
+def next_version(change: Change) -> NextVersion:
+    """See ``Family``; the same bits as training without the gathered rows."""
+    started = perf_counter()
+    gathered, model = change.gathered, change.model
+    row, record, settings = load_model(change.ws, model)
+    passes = StoredPasses(
+        gathered.data_set,
+        gathered.statistics,
+        change.fold,
+        gathered.slots,
+        lambda what: change.progress(f"update {model}: {what}"),
+    )
+    change.progress(f"update {model}")
+    record, outcome = delete_rows(record, gathered.removed, passes, settings)
+    number = row["version"] + 1
+    path = change.ws.new_version_path(model, number)
+    parent = Path(row["folder"]).name
+    attrs = version_attrs(
+        model, number, row["algorithm"], settings, record, change.data_row, parent
+    )
+    folder = change.ws.root / row["folder"]
+    digest = write_version(path, to_arrays(record, settings), attrs, folder)
+    report = {
+        "model": model,
+        "algorithm": row["algorithm"],
+        "action": outcome.action,
+        "first_step": outcome.first_step,
+        "reason": outcome.reason,
+        "passes": outcome.passes,
+        "seconds": perf_counter() - started,
+        "exactness": "exact",
+        "version_before": row["version"],
+        "version": number,
+        "digest_before": row["digest"],
+        "digest": digest,
+        "rows_before": row["rows"],
+        "rows": record.extent.rows,
+        "empty": record.empty,
+    }
+    return NextVersion(model, number, change.ws.relative(path), digest, record.extent.rows, report)
+
+
+def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict[str, Any]:
+    """See ``Family``."""
+    _, record, settings = load_model(ws, model)
+    passes = ForecastPasses(gathered.statistics)
+    try:
+        _, outcome = delete_rows(record, gathered.removed, passes, settings)
+    except PassNeeded as needed:
+        return {"action": needed.action, "first_step": None}
+    return {"action": outcome.action, "first_step": outcome.first_step}
+
+
+def version_attrs(
+    model: str,
+    number: int,
+    algorithm: str,
+    settings: Settings,
+    record: Record,
+    data_set: Mapping[str, Any],
+    parent: str | None,
+) -> dict[str, Any]:
+    """Return the attributes of a model version's group."""
+    return {
+        "final_step": None if record.empty else record.final_number,
+        "model": model,
+        "version": number,
+        "algorithm": algorithm,
+        "settings": settings_to_json(settings),
+        "data_set": data_set["name"],
+        "generation": data_set["generation"],
+        "parent": parent,
+    }
+
+
+def load_model(ws: Workspace, name: str) -> tuple[dict[str, Any], Record, Settings]:
+    """Return a model's ledger row, record and settings, its digest checked."""
+    row = ws.ledger.model(name)
+    arrays, _ = load_version(ws.root / row["folder"], row["digest"])
+    settings = settings_from_json(json.loads(row["settings"]))
+    return row, from_arrays(arrays, settings), settings
+
+
+def describe(ws: Workspace, model: str) -> dict[str, Any]:
+    """See ``Family``; centres in the features' own units."""
+    row, record, _ = load_model(ws, model)
+    found: dict[str, Any] = {"settings": json.loads(row["settings"]), "empty": record.empty}
+    found["steps"] = max(0, len(record.steps) - 1)
+    if record.empty:
+        return {**found, "loss": None, "centroids": 0, "cluster_centers": [], "sizes": []}
+    final = record.final
+    present = final.centroids.present
+    centres = record.scaling.restore(scaled_centroids(record))
+    return {
+        **found,
+        "loss": final.loss / LOSS_UNIT,
+        "centroids": int(present.sum()),
+        "cluster_centers": centres.tolist(),
+        "sizes": final.tally.sizes[present].tolist(),
+    }
+
+
+def predict(ws: Workspace, model: str, x: NDArray[np.float32]) -> NDArray[Any]:
+    """See ``Family``: the cluster of each row."""
+    _, record, _ = load_model(ws, model)
+    if record.empty:
+        raise JobError(f"model {model} is empty: all its rows were deleted")
+    return nearest(record, x)[0]

@@ -1,0 +1,109 @@
+"""Which kind of provenance a training keeps: by what fits, and by what pays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..pipeline.losses import Loss
+from ..pipeline.provenance import packed_size
+from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, block_length, provenance_bytes
+from ..storage.space import shown
+from .errors import JobError
+
+MEMORY = 1 << 30
+"""Bytes that an update or a capturing task may use, unless said otherwise."""
+PAYS = 10
+"""Exact curvature pays where a step reads at least so many times fewer numbers than BaseL's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenancePlan:
+    """What is kept, and why."""
+
+    kind: str
+    dtype: str
+    disk: int
+    """Bytes on disk."""
+    memory: int
+    """Bytes at the peak of an update or a capturing task, its rows not counted."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the costs depend on."""
+
+    loss: Loss
+    parameters: int
+    """P"""
+    iterations: int
+    batch_rows: int
+    """Rows of an average mini-batch."""
+
+
+def memory_bytes(kind: str, shape: Shape, dtype: str) -> int:
+    """Return the peak memory of an update or of capturing a block."""
+    size, item = shape.parameters, 4 if dtype == "float32" else 8
+    trace = 2 * 8 * size * shape.iterations
+    if kind == EXACT:
+        block = block_length(EXACT, shape.iterations)
+        return trace + 2 * block * packed_size(size) * item + 2 * size * size * 8
+    if kind == AVERAGED:
+        # The decomposition's workspace, and a block's u in both coordinates.
+        block = block_length(AVERAGED, shape.iterations)
+        return trace + 6 * size * size * item + 4 * block * size * 8
+    return 0
+
+
+def plan_provenance(
+    shape: Shape, asked: str | None, dtype: str | None, memory: int, disk: int
+) -> ProvenancePlan:
+    """Choose a kind that fits into ``memory`` and ``disk`` bytes; JobError where none or the asked
+    one doesn't, saying what would."""
+    number = dtype or ("float64" if shape.loss == Loss.LINEAR else "float32")
+    plans = {kind: _plan(kind, shape, number) for kind in (EXACT, AVERAGED, NO_PROVENANCE)}
+    fits = {kind: p.memory <= memory and p.disk <= disk for kind, p in plans.items()}
+    room = f"{shown(memory)} of memory and {shown(disk)} of disk are allowed"
+    if asked is not None:
+        if not fits[asked]:
+            others = [k for k in (EXACT, AVERAGED) if fits[k]] or [NO_PROVENANCE]
+            raise JobError(
+                f"provenance={asked} needs {_needs(plans[asked])}; {room}. "
+                f"provenance={others[0]} fits ({_needs(plans[others[0]])}); or raise --memory, --disk"
+            )
+        return _because(plans[asked], "asked for")
+    linear = shape.loss == Loss.LINEAR
+    gain = 4 * shape.batch_rows * shape.parameters / shape.parameters**2
+    if fits[EXACT] and (linear or gain >= PAYS):
+        why = (
+            "exact for linear models"
+            if linear
+            else f"a step reads {gain:.0f} times less than BaseL's"
+        )
+        return _because(plans[EXACT], f"fits; {why}")
+    if fits[AVERAGED]:
+        small = f"exact would read but {gain:.1f} times less than BaseL"
+        why = small if fits[EXACT] else f"exact needs {_needs(plans[EXACT])}, but {room}"
+        return _because(plans[AVERAGED], why)
+    if fits[EXACT]:
+        return _because(plans[EXACT], f"averaged needs {_needs(plans[AVERAGED])}, but {room}")
+    raise JobError(
+        f"no provenance fits: exact needs {_needs(plans[EXACT])}, averaged needs "
+        f"{_needs(plans[AVERAGED])}; {room}. Raise --memory or --disk, or say -p provenance=none: "
+        "deletions then retrain"
+    )
+
+
+def _plan(kind: str, shape: Shape, dtype: str) -> ProvenancePlan:
+    disk = 0
+    if kind != NO_PROVENANCE:
+        disk = provenance_bytes(kind, shape.parameters, shape.iterations, dtype)
+    return ProvenancePlan(kind, dtype, disk, memory_bytes(kind, shape, dtype), "")
+
+
+def _because(plan: ProvenancePlan, why: str) -> ProvenancePlan:
+    return ProvenancePlan(plan.kind, plan.dtype, plan.disk, plan.memory, why)
+
+
+def _needs(plan: ProvenancePlan) -> str:
+    return f"{shown(plan.disk)} of disk and {shown(plan.memory)} of memory"

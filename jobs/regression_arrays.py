@@ -1,0 +1,235 @@
+"""A regression model as named arrays of a model version: layout, small arrays, stored provenance.
+
+The arrays carry the paper's names. By iteration: ``trajectory`` w_t, ``G`` the gradient sums,
+``live`` the mini-batches' rows; ``C`` the packed curvature and ``product`` of kind exact, by block
+``eigenvalues`` and ``eigenvectors`` of kind averaged. One chunk a block of iterations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline.descent import Trace
+from ..pipeline.design import Design
+from ..pipeline.losses import Loss
+from ..pipeline.provenance import Blocks, Real, packed_size
+from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings
+from ..storage.chunks import Index, read_part
+from ..storage.schema import ArraySpec, whole
+from ..storage.versions import NamedArray, Version
+
+RUN_BYTES = 64 << 20
+"""Curvature that an update holds in memory at once."""
+PRODUCT_BYTES = 1 << 20
+"""Products of blocks share chunks of about this size: an update for one row reads nearly all."""
+PRODUCT = "product"
+Digests = dict[tuple[str, Index], str]
+"""Digest by (array, chunk)."""
+TRACE = ("trajectory", "G", "live")
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What has happened to a model since its first fit."""
+
+    rows_at_fit: int
+    """Training rows then."""
+    rows: int
+    """Training rows now."""
+    estimate: float
+    """A-posteriori estimate of the distance to BaseL."""
+    change: float
+    """Sum of the norms of all updates."""
+
+    @property
+    def share_deleted(self) -> float:
+        """Share of the training rows that were deleted since the first fit."""
+        return 1.0 - self.rows / self.rows_at_fit
+
+
+@dataclass(frozen=True)
+class RegressionModel:
+    """A stored model, opened: small arrays read, provenance left where it is."""
+
+    version: Version
+    settings: RegressionSettings
+    parameters: NDArray[np.float64]
+    """(q, m)"""
+    design: Design
+    classes: tuple[float, ...]
+    lineage: Lineage
+
+
+def chunked_specs(
+    settings: RegressionSettings, parameters: int, products: bool
+) -> dict[str, ArraySpec]:
+    """Return the specs of the arrays that have a chunk a block; none without provenance."""
+    if settings.provenance == NO_PROVENANCE:
+        return {}
+    blocks, f8 = settings.blocks, np.dtype("<f8")
+    tau, length = settings.iterations, blocks.length
+    count = settings.composed.count
+    kind = np.dtype(settings.dtype).newbyteorder("<")
+    each, size = ("iteration", "parameter"), parameters
+    specs = {
+        "trajectory": ArraySpec(each, (tau, size), f8, (length, size)),
+        "G": ArraySpec(each, (tau, size), f8, (length, size)),
+        "live": ArraySpec(("iteration",), (tau,), np.dtype("<i8"), (length,)),
+    }
+    if settings.provenance == EXACT:
+        packed = packed_size(size)
+        specs["C"] = ArraySpec(("iteration", "packed"), (tau, packed), kind, (length, packed))
+    if settings.provenance == AVERAGED:
+        specs["eigenvalues"] = ArraySpec(("block", "eigen"), (count, size), kind, (1, size))
+        shape = (count, size, size)
+        dims = ("block", "parameter", "eigen")
+        specs["eigenvectors"] = ArraySpec(dims, shape, kind, (1, size, size))
+    if products:
+        together = min(count, max(1, PRODUCT_BYTES // (8 * size * size)))
+        dims = ("composed", "parameter", "start")
+        specs[PRODUCT] = ArraySpec(dims, (count, size, size), f8, (together, size, size))
+    return specs
+
+
+def small_arrays(
+    parameters: NDArray[np.float64], design: Design, classes: tuple[float, ...], lineage: Lineage
+) -> dict[str, NamedArray]:
+    """Return the arrays of one chunk, in the order of ``RegressionModel``."""
+    return {
+        "parameters": NamedArray(("output", "column"), parameters),
+        "mean": NamedArray(("feature",), design.mean),
+        "scale": NamedArray(("feature",), design.scale),
+        "classes": NamedArray(("class",), np.array(classes, np.float64)),
+        "rows": NamedArray(("when",), np.array([lineage.rows_at_fit, lineage.rows], np.int64)),
+        "distance": NamedArray(("what",), np.array([lineage.estimate, lineage.change])),
+    }
+
+
+def small_specs(arrays: Mapping[str, NamedArray]) -> dict[str, ArraySpec]:
+    """Return the specs of small arrays."""
+    return {name: whole(a.dims, a.values) for name, a in arrays.items()}
+
+
+def read_model(version: Version, settings: RegressionSettings) -> RegressionModel:
+    """Read a version's small arrays, each checked."""
+    rows, distance = version.read("rows").tolist(), version.read("distance").tolist()
+    return RegressionModel(
+        version,
+        settings,
+        version.read("parameters"),
+        Design(version.read("mean"), version.read("scale")),
+        tuple(version.read("classes").tolist()),
+        Lineage(rows[0], rows[1], distance[0], distance[1]),
+    )
+
+
+def read_trace(version: Version, block: int) -> Trace:
+    """Return the trace of a block, each chunk checked."""
+    trajectory, gradients, live = (
+        version.chunk(n, (block, *([0] * (len(version.specs[n].shape) - 1)))) for n in TRACE
+    )
+    return Trace(trajectory, gradients, live)
+
+
+class StoredTrace:
+    """Reads parts of a stored model's trace and curvature, unchecked, just the bytes asked for.
+
+    For updates: the rebase that follows reads the same chunks and checks them, before anything is
+    committed.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self._version = version
+
+    def read(self, name: str, first: int, out: NDArray[Any]) -> None:
+        """Fill out with an array's iterations from ``first`` on."""
+        read_part(self._version.path, name, self._version.specs[name], first, out)
+
+    def trace(self, spans: Iterable[tuple[int, int]], iterations: int) -> Trace:
+        """Return the whole trace's room with the iterations first <= t < last of each span read."""
+        trace = Trace.empty(iterations, self._version.specs["trajectory"].shape[1])
+        for first, last in spans:
+            for name, array in zip(
+                TRACE, (trace.trajectory, trace.gradients, trace.live), strict=True
+            ):
+                self.read(name, first, array[first:last])
+        return trace
+
+
+class StoredExact:
+    """Exact curvature of a stored model; implements ``pipeline.provenance.Exact``."""
+
+    def __init__(self, version: Version, settings: RegressionSettings) -> None:
+        self._version = version
+        self._reader = StoredTrace(version)
+        self.blocks: Blocks = settings.composed
+        spec = version.specs["C"]
+        self._size, self._dtype = spec.shape[1], spec.dtype
+        block = self.blocks.length * self._size * spec.dtype.itemsize
+        self.longest_run = max(1, RUN_BYTES // block)
+
+    def packed(self, first: int, last: int) -> NDArray[Real]:
+        begin, end = self.blocks.span(first)[0], self.blocks.span(last - 1)[1]
+        found = np.empty((end - begin, self._size), self._dtype)
+        self._reader.read("C", begin, found)
+        return found
+
+    @property
+    def has_products(self) -> bool:
+        """Whether blocks' products are kept."""
+        return PRODUCT in self._version.specs
+
+    def product(self, block: int) -> NDArray[Real] | None:
+        return self._products[block] if self.has_products else None
+
+    @cached_property
+    def _products(self) -> NDArray[Real]:
+        """(blocks, P, P): small models only."""
+        spec = self._version.specs[PRODUCT]
+        found = np.empty(spec.shape, spec.dtype)
+        self._reader.read(PRODUCT, 0, found)
+        return found
+
+
+class StoredAveraged:
+    """Averaged curvature of a stored model; implements ``pipeline.provenance.Averaged``."""
+
+    def __init__(self, version: Version, settings: RegressionSettings) -> None:
+        self._version = version
+        self._reader = StoredTrace(version)
+        self.blocks: Blocks = settings.blocks
+
+    def eigen(self, block: int) -> tuple[NDArray[Real], NDArray[Real]]:
+        found = []
+        for name in ("eigenvalues", "eigenvectors"):
+            spec = self._version.specs[name]
+            out = np.empty((1, *spec.shape[1:]), spec.dtype)
+            self._reader.read(name, block, out)
+            found.append(out[0])
+        return found[0], found[1]
+
+
+def grouped(digests: Digests) -> dict[str, dict[Index, str]]:
+    """Return digests by array, then chunk."""
+    found: dict[str, dict[Index, str]] = {}
+    for (name, index), value in digests.items():
+        found.setdefault(name, {})[index] = value
+    return found
+
+
+def settings_to_json(settings: RegressionSettings) -> dict[str, Any]:
+    """Return resolved settings as JSON values."""
+    return {**asdict(settings), "loss": settings.loss.name.lower()}
+
+
+def settings_from_json(text: str) -> RegressionSettings:
+    """Return the settings that ``settings_to_json`` wrote."""
+    found = json.loads(text)
+    return RegressionSettings(**{**found, "loss": Loss[found["loss"].upper()]})

@@ -1,0 +1,165 @@
+"""A deletion from linear, logistic and softmax models: the next version, and a forecast of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline.regression import NO_PROVENANCE, held_out
+from ..pipeline.visits import Leaving
+from ..storage.versions import create_version
+from .model_family import Change, NextVersion
+from .plan import Gathered
+from .regression_arrays import (
+    Digests,
+    Lineage,
+    RegressionModel,
+    settings_from_json,
+    small_arrays,
+)
+from .regression_rows import RegressionRows, encode
+from .regression_store import open_model, seal, version_attrs
+from .regression_training import epochs
+from .train_regression import Target, capture_stored, descend_stored
+from .update_regression import BASEL, rebase_stored, update_stored
+from .workspace import Workspace
+
+RETRAIN_SHARE = 0.2
+RETRAIN_DISTANCE = 0.03
+"""A retrain is recommended beyond this share of deleted rows, or this estimate over the change."""
+Written = tuple[NDArray[np.float64], Digests, Lineage, dict[str, Any]]
+
+
+def _leaving(rows: RegressionRows, gathered: Gathered) -> Leaving:
+    """The training rows among those gathered."""
+    chosen = ~held_out(gathered.removed.units, rows.settings)
+    cells, slots = gathered.addresses
+    labels = encode(rows.settings.loss, rows.classes, gathered.labels[chosen])
+    design = rows.design.rows(gathered.removed.x[chosen])
+    return Leaving(design, labels, cells[chosen], slots[chosen])
+
+
+def next_version(change: Change) -> NextVersion:
+    """See ``Family``."""
+    started = perf_counter()
+    row, model = open_model(change.ws, change.model)
+    gathered, settings = change.gathered, model.settings
+    rows = RegressionRows(gathered.data_set, settings, model.design, model.classes, gathered.slots)
+    leaving = _leaving(rows, gathered)
+    number = row["version"] + 1
+    path = change.ws.new_version_path(change.model, number)
+    parent = Path(row["folder"]).name
+    retrain = change.method == BASEL or settings.provenance == NO_PROVENANCE
+    method = BASEL if retrain else change.method
+    attrs = version_attrs(
+        change.model, number, row["algorithm"], settings, change.data_row, parent, method
+    )
+    specs = dict(model.version.specs)
+    small = small_arrays(model.parameters, model.design, model.classes, model.lineage)
+    target = Target(path, {n: s for n, s in specs.items() if n not in small}, change.fence)
+    create_version(path, specs, attrs)
+    left = model.lineage.rows - len(leaving.rows)
+    write = _retrained if retrain else _updated
+    w, digests, lineage, told = write(change, model, rows, leaving, target, left)
+    sealing = perf_counter()
+    digest = seal(target, specs, digests, w, rows, lineage)
+    report = {
+        "model": change.model,
+        "algorithm": row["algorithm"],
+        "kind": settings.provenance,
+        **told,
+        "sync_seconds": perf_counter() - sealing,
+        "seconds": perf_counter() - started,
+        "first_step": None,
+        "share_deleted": lineage.share_deleted,
+        "estimate": lineage.estimate,
+        "retrain_recommended": retrain_recommended(lineage),
+        "version_before": row["version"],
+        "version": number,
+        "digest_before": row["digest"],
+        "digest": digest,
+        "rows_before": row["rows"],
+        "rows": left,
+        "empty": left == 0,
+    }
+    return NextVersion(change.model, number, change.ws.relative(path), digest, left, report)
+
+
+def _updated(
+    change: Change,
+    model: RegressionModel,
+    rows: RegressionRows,
+    leaving: Leaving,
+    target: Target,
+    left: int,
+) -> Written:
+    """Update and rebase; the version is approximate, except for linear models with exact C."""
+    progress = change.progress
+    progress(f"update {change.model}")
+    outcome = update_stored(model, rows, leaving, change.method)
+    started = perf_counter()
+    digests = rebase_stored(model, target, rows, leaving, outcome, change.fold, progress)
+    rebased = perf_counter() - started
+    u = outcome.updated.change
+    size = float(np.linalg.norm(u))
+    lineage = replace(model.lineage, rows=left, change=model.lineage.change + size)
+    told = {
+        "action": "updated" if outcome.visits else "unchanged",
+        "method": change.method,
+        "reason": f"{outcome.visits} uses of the rows in training",
+        "passes": 0,
+        "exactness": "approximate",
+        "change": size,
+        "update_seconds": outcome.seconds,
+        "rebase_seconds": rebased,
+    }
+    w = model.parameters + u.reshape(model.parameters.shape)
+    return w, digests, lineage, told
+
+
+def _retrained(
+    change: Change,
+    model: RegressionModel,
+    rows: RegressionRows,
+    leaving: Leaving,
+    target: Target,
+    left: int,
+) -> Written:
+    """BaseL: train on the rows that are left, on the same mini-batches; exact."""
+    started = perf_counter()
+    progress = change.progress
+    w, digests = descend_stored(rows, target if target.specs else None, progress)
+    descended = perf_counter() - started
+    digests |= capture_stored(rows, target, change.fold, progress)
+    size = float(np.linalg.norm(w - model.parameters))
+    told = {
+        "action": "retrained",
+        "method": BASEL,
+        "reason": "asked for" if change.method == BASEL else "the model keeps no provenance",
+        "passes": epochs(rows),
+        "exactness": "exact",
+        "change": size,
+        "update_seconds": descended,
+        "rebase_seconds": perf_counter() - started - descended,
+    }
+    lineage = Lineage(model.lineage.rows_at_fit, left, 0.0, model.lineage.change + size)
+    return w, digests, lineage, told
+
+
+def retrain_recommended(lineage: Lineage) -> bool:
+    far = lineage.estimate > RETRAIN_DISTANCE * lineage.change
+    return lineage.share_deleted > RETRAIN_SHARE or far
+
+
+def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict[str, Any]:
+    """See ``Family``."""
+    settings = settings_from_json(ws.ledger.model(model)["settings"])
+    if method == BASEL or settings.provenance == NO_PROVENANCE:
+        return {"action": "retrained", "first_step": None}
+    gone = int((~held_out(gathered.removed.units, settings)).sum())
+    return {"action": "updated" if gone else "unchanged", "first_step": None}

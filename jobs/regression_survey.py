@@ -1,0 +1,174 @@
+"""What must be known of the rows before and after a regression is trained, as folds over cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline.design import Design, Moments
+from ..pipeline.losses import Loss, evaluate, smoothness
+from ..pipeline.regression import RegressionSettings, held_out
+from ..storage.dataset import DataSet
+from .errors import UsageError
+from .fold import Fold, split_cells
+from .regression_rows import RegressionRows
+
+SURVEY_RATE = 2e8
+"""Values (rows x features) that a thread surveys in a second, roughly."""
+SAMPLE_ROWS = 20_000
+"""Rows from which L is estimated."""
+MAX_CLASSES = 1000
+CLASS_LIST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Training and validation rows of a data set."""
+
+    moments: Moments
+    """Of the training rows' features."""
+    training: Counter[float]
+    validation: Counter[float]
+    """Rows by label; for linear models all under 0."""
+
+    @property
+    def rows(self) -> int:
+        """Training rows."""
+        return self.training.total()
+
+    @property
+    def classes(self) -> tuple[float, ...]:
+        """The labels that occur, ascending."""
+        return tuple(sorted({*self.training, *self.validation}))
+
+
+@dataclass(frozen=True, slots=True)
+class _SurveyTask:
+    data_set: DataSet
+    cells: tuple[int, ...]
+    settings: RegressionSettings
+
+
+def _survey_cells(task: _SurveyTask) -> dict[int, Survey]:
+    found = {}
+    for cell in task.cells:
+        units = task.data_set.read_units(cell)
+        x, y = task.data_set.read_cell(cell), task.data_set.read_labels(cell)
+        assert y is not None  # Checked before.
+        if task.settings.loss == Loss.LINEAR:
+            y = np.zeros_like(y)
+        held = held_out(units, task.settings)
+        training, validation = (units >= 0) & ~held, (units >= 0) & held
+        found[cell] = Survey(
+            Moments.of(x[training]), _counted(y[training]), _counted(y[validation])
+        )
+    return found
+
+
+def _counted(labels: NDArray[np.float64]) -> Counter[float]:
+    values, counts = np.unique(labels, return_counts=True)
+    return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+
+def survey(data_set: DataSet, settings: RegressionSettings, fold: Fold) -> Survey:
+    """Return moments and labels of all rows; merged in the cells' order, so the bits are the same."""
+    seconds = data_set.cells * data_set.capacity * data_set.features / SURVEY_RATE
+    tasks = [
+        _SurveyTask(data_set, cells, settings)
+        for cells in split_cells(range(data_set.cells), seconds, fold.workers)
+    ]
+    found: dict[int, Survey] = fold(_survey_cells, tasks, lambda one, other: one | other)
+    parts = [found[cell] for cell in range(data_set.cells)]
+    training, validation = Counter[float](), Counter[float]()
+    for part in parts:
+        training.update(part.training)
+        validation.update(part.validation)
+    moments = Moments.merged(part.moments for part in parts)
+    return Survey(moments, training, validation)
+
+
+def check_classes(loss: Loss, found: Survey, label: str | None) -> tuple[float, ...]:
+    """Return the classes of a classifier, or none for a linear model; UsageError if unfit."""
+    if loss == Loss.LINEAR:
+        return ()
+    classes = found.classes
+    named = ", ".join(f"{c:g}" for c in classes[:CLASS_LIST])
+    named += ", ..." if len(classes) > CLASS_LIST else ""
+    if loss == Loss.LOGISTIC and len(classes) != 2:
+        raise UsageError(
+            f"label {label} has {len(classes)} different values ({named}); logistic needs two: use "
+            "softmax, or linear"
+        )
+    if not 2 <= len(classes) <= MAX_CLASSES:
+        raise UsageError(
+            f"label {label} has {len(classes)} different values ({named}); softmax takes 2 to "
+            f"{MAX_CLASSES}"
+        )
+    return classes
+
+
+def lipschitz(rows: RegressionRows) -> tuple[float, int]:
+    """Return (L, rows it was estimated from): the first cells' training rows, a uniform sample."""
+    total = np.zeros((rows.width, rows.width))
+    count = 0
+    for cell in range(rows.data_set.cells):
+        x, _ = rows.cell(cell)
+        x = x[: SAMPLE_ROWS - count]
+        total += x.T @ x
+        count += len(x)
+        if count >= SAMPLE_ROWS:
+            break
+    return smoothness(rows.settings.loss, total / max(1, count), rows.settings.l2), count
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoreTask:
+    rows: RegressionRows
+    cells: tuple[int, ...]
+    w: NDArray[np.float64]
+
+
+def _score_cells(task: _ScoreTask) -> dict[int, NDArray[np.float64]]:
+    """Training loss and rows; validation loss, rows, right ones, sum and squares of the labels."""
+    found = {}
+    loss = task.rows.settings.loss
+    for cell in task.cells:
+        x, y = task.rows.cell(cell)
+        v, z = task.rows.cell(cell, validation=True)
+        (trained, _), (validated, right) = (
+            evaluate(loss, task.w, x, y),
+            evaluate(loss, task.w, v, z),
+        )
+        found[cell] = np.array([trained, len(x), validated, len(v), right, z.sum(), z @ z])
+    return found
+
+
+def scores(rows: RegressionRows, w: NDArray[np.float64], fold: Fold) -> dict[str, float | None]:
+    """Return the objective on the training rows, and accuracy or MSE and R^2 on the others.
+
+    w: (q, m). None where there are no rows to tell from.
+    """
+    data = rows.data_set
+    seconds = 2 * data.cells * data.capacity * data.features / SURVEY_RATE
+    tasks = [
+        _ScoreTask(rows, cells, w)
+        for cells in split_cells(range(data.cells), seconds, fold.workers)
+    ]
+    found: dict[int, NDArray[np.float64]] = fold(_score_cells, tasks, lambda a, b: a | b)
+    sums = np.sum([found[cell] for cell in range(data.cells)], axis=0).tolist()
+    trained, n, validated, v, right, first, second = sums
+    penalty = rows.settings.l2 / 2 * float(np.square(w).sum())
+    result: dict[str, float | None] = {"objective": trained / n + penalty if n else None}
+    if rows.settings.loss != Loss.LINEAR:
+        return {**result, "accuracy": right / v if v else None}
+    spread = second - first * first / v if v else 0.0
+    r2 = 1.0 - validated / spread if spread > 0 else None
+    return {**result, "mse": validated / v if v else None, "r2": r2}
+
+
+def design_of(found: Survey) -> Design:
+    """Return the standardisation by the training rows' moments."""
+    return Design.of(found.moments)

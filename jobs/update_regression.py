@@ -1,0 +1,248 @@
+"""Deleting rows from a stored regression model: the update, then the rebase as tasks.
+
+The update reads the trajectory from the first visit on and the blocks that it needs, and gives the
+new parameters. The rebase rewrites the provenance, one task some blocks, so that later deletions add
+up and no stored array holds a deleted row's term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ..pipeline.averaged import rebase_averaged_block, update_averaged
+from ..pipeline.regression import AVERAGED, EXACT
+from ..pipeline.update import Updated, rebase_block, update, update_priu
+from ..pipeline.visits import Leaving, visits_at
+from ..storage.chunks import link_chunk
+from .errors import UsageError
+from .fold import Fold, split_cells
+from .regression_arrays import (
+    PRODUCT,
+    TRACE,
+    Digests,
+    RegressionModel,
+    StoredAveraged,
+    StoredExact,
+    StoredTrace,
+    read_trace,
+)
+from .regression_rows import RegressionRows
+from .train_regression import Progress, Target, Written, joined, products_in, write_products
+
+DELTA, PRIU, BASEL = "delta", "priu", "basel"
+METHODS = (DELTA, PRIU, BASEL)
+REBASE_RATE = 2e9
+"""Curvature values that a thread rebases in a second, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An update, and what it took."""
+
+    updated: Updated
+    first_block: int
+    """The first block that has a visit; the number of blocks if none has."""
+    visits: int
+    """Uses of deleted rows in training."""
+    seconds: float
+    """From the deleted rows in memory to the new parameters."""
+
+
+def update_stored(
+    model: RegressionModel, rows: RegressionRows, leaving: Leaving, method: str
+) -> Outcome:
+    """Return the change of the parameters by ``delta`` or ``priu``; UsageError where kind and
+    method don't fit."""
+    settings, version = model.settings, model.version
+    if method == PRIU and settings.provenance != EXACT:
+        raise UsageError(
+            f"method priu needs provenance=exact; the model has {settings.provenance}: use delta"
+        )
+    started = perf_counter()
+    with threadpool_limits(1, "blas"):
+        when, which = rows.schedule.visits(leaving.cells, leaving.slots)
+        first = int(when[0]) // settings.block if len(when) else settings.blocks.count
+        spans = _needed(model, when, method)
+        trace = StoredTrace(version).trace(spans, settings.iterations)
+        visits = visits_at(
+            settings.loss, when, leaving.rows[which], leaving.labels[which], trace.trajectory
+        )
+        if settings.provenance == AVERAGED:
+            found = update_averaged(
+                settings.descent, trace, StoredAveraged(version, settings), visits
+            )
+        else:
+            exact = StoredExact(version, settings)
+            found = update(settings.descent, trace, exact, visits)
+            if method == PRIU:
+                start = trace.trajectory[0]
+                w = update_priu(settings.descent, trace, exact, visits, start)
+                found = Updated(w - model.parameters.ravel(), found.starts)
+    return Outcome(found, first, len(when), perf_counter() - started)
+
+
+def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:
+    """The iterations whose trace an update looks at: the visited composed blocks', or all from the
+    first visit on where no products are kept; ``priu`` takes every one."""
+    settings = model.settings
+    if method == PRIU:
+        return [(0, settings.iterations)]
+    if not len(when):
+        return []
+    composed = settings.composed
+    averaged = settings.provenance == AVERAGED
+    if not averaged and not StoredExact(model.version, settings).has_products:
+        return [(composed.span(int(when[0]) // composed.length)[0], settings.iterations)]
+    touched = np.unique(when // composed.length)
+    runs = np.split(touched, np.flatnonzero(np.diff(touched) != 1) + 1)
+    return [(composed.span(int(r[0]))[0], composed.span(int(r[-1]))[1]) for r in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The deleted rows that visit some block, and when."""
+
+    when: NDArray[np.int64]
+    """(v,) iterations counted from the block's first."""
+    rows: NDArray[np.float64]
+    """(v, m)"""
+    labels: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RebaseTask:
+    """Blocks to write into the next version."""
+
+    model: RegressionModel
+    target: Target
+    blocks: tuple[int, ...]
+    gone: tuple[_Gone, ...]
+    starts: NDArray[np.float64]
+    """(blocks, P) u at each block's first iteration."""
+
+
+def rebase_blocks(task: RebaseTask) -> Written:
+    """Write the chunks of some blocks: rebased where rows or u change them, linked where not."""
+    found = Written({}, {})
+    with threadpool_limits(1, "blas"):
+        for block, gone, start in zip(task.blocks, task.gone, task.starts, strict=True):
+            found |= _rebase(task.model, task.target, block, gone, start)
+    return found
+
+
+def _rebase(
+    model: RegressionModel,
+    target: Target,
+    block: int,
+    gone: _Gone,
+    start: NDArray[np.float64],
+) -> Written:
+    settings = model.settings
+    descent = settings.descent
+    trace = read_trace(model.version, block)
+    visits = visits_at(settings.loss, gone.when, gone.rows, gone.labels, trace.trajectory)
+    touched = len(gone.when) > 0
+    products: dict[int, NDArray[np.float64]] = {}
+    if settings.provenance == AVERAGED:
+        version = model.version
+        eigen = (
+            version.chunk("eigenvalues", (block, 0))[0],
+            version.chunk("eigenvectors", (block, 0, 0))[0],
+        )
+        mean = rebase_averaged_block(descent, trace, eigen, visits, start)
+        after = mean.trace
+        changed = {
+            "eigenvalues": mean.eigen[0][np.newaxis],
+            "eigenvectors": mean.eigen[1][np.newaxis],
+        }
+    else:
+        packed = model.version.chunk("C", (block, 0))
+        rebased = rebase_block(descent, trace, packed, visits, start)
+        after = rebased.trace
+        changed = {"C": rebased.packed}
+        if touched and PRODUCT in target.specs:
+            products = products_in(settings, block, rebased.packed, after.live)
+    found: Digests = {}
+    for name, values in zip(TRACE, (after.trajectory, after.gradients, after.live), strict=True):
+        found |= target.write(name, block, values)
+    for name in (n for n in target.specs if n not in (*TRACE, PRODUCT)):
+        if touched:
+            found |= target.write(name, block, changed[name])
+        else:
+            found |= _link(model, target, name, block)
+    return Written(found, products)
+
+
+def _link(model: RegressionModel, target: Target, name: str, block: int) -> Digests:
+    index = target.index(name, block)
+    with target.fence.writing():
+        link_chunk(model.version.path, target.path, name, index)
+    return {(name, index): model.version.digests[name][index]}
+
+
+def rebase_stored(
+    model: RegressionModel,
+    target: Target,
+    rows: RegressionRows,
+    leaving: Leaving,
+    outcome: Outcome,
+    fold: Fold,
+    progress: Progress,
+) -> Digests:
+    """Write the next version's provenance; return the digests of all its chunks."""
+    blocks = model.settings.blocks
+    found = Written({}, {})
+    for block in range(outcome.first_block):
+        for name in (n for n in target.specs if n != PRODUCT):
+            found.digests.update(_link(model, target, name, block))
+    todo = range(outcome.first_block, blocks.count)
+    if not todo:
+        return found.digests | _products(model, target, {})
+    when, which = rows.schedule.visits(leaving.cells, leaving.slots)
+    edges = np.searchsorted(when, np.arange(blocks.count + 1) * blocks.length)
+    per = blocks.length // model.settings.composed.length
+    values = model.settings.iterations * model.parameters.size**2
+    groups = split_cells(todo, values / REBASE_RATE, fold.workers)
+    for start in range(0, len(groups), 2 * fold.workers):
+        tasks = [
+            RebaseTask(
+                model,
+                target,
+                group,
+                tuple(_gone(leaving, when, which, edges, b, blocks.length) for b in group),
+                outcome.updated.starts[[b * per for b in group]],
+            )
+            for group in groups[start : start + 2 * fold.workers]
+        ]
+        written: Written = fold(rebase_blocks, tasks, joined)
+        found |= written
+        progress(f"rebase: block {tasks[-1].blocks[-1] + 1} of {blocks.count}")
+    return found.digests | _products(model, target, found.products)
+
+
+def _products(
+    model: RegressionModel, target: Target, changed: dict[int, NDArray[np.float64]]
+) -> Digests:
+    """Write the products, changed and unchanged."""
+    if PRODUCT not in target.specs:
+        return {}
+    old = model.version.read(PRODUCT)
+    return write_products(target, dict(enumerate(old)) | changed)
+
+
+def _gone(
+    leaving: Leaving,
+    when: NDArray[np.int64],
+    which: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    block: int,
+    length: int,
+) -> _Gone:
+    here = slice(edges[block], edges[block + 1])
+    own = which[here]
+    return _Gone(when[here] - block * length, leaving.rows[own], leaving.labels[own])
