@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.regression import NO_PROVENANCE, held_out
+from ..pipeline.regression import NO_PROVENANCE, RegressionSettings, held_out
 from ..pipeline.visits import Leaving
 from ..storage.versions import create_version
 from .model_family import Change, NextVersion
@@ -35,7 +35,7 @@ RETRAIN_DISTANCE = 0.03
 Written = tuple[NDArray[np.float64], Digests, Lineage, dict[str, Any]]
 
 
-def _leaving(rows: RegressionRows, gathered: Gathered) -> Leaving:
+def leaving_rows(rows: RegressionRows, gathered: Gathered) -> Leaving:
     """The training rows among those gathered."""
     chosen = ~held_out(gathered.removed.units, rows.settings)
     cells, slots = gathered.addresses
@@ -44,17 +44,28 @@ def _leaving(rows: RegressionRows, gathered: Gathered) -> Leaving:
     return Leaving(design, labels, cells[chosen], slots[chosen])
 
 
+def _why_retrain(settings: RegressionSettings, method: str, left: int) -> str | None:
+    """Why a model is trained again; None where it is updated."""
+    if method == BASEL:
+        return "asked for"
+    if settings.provenance == NO_PROVENANCE:
+        return "the model keeps no provenance"
+    # An update's error could be all that is left of a model without rows.
+    return "no row is left" if left == 0 else None
+
+
 def next_version(change: Change) -> NextVersion:
     """See ``Family``."""
     started = perf_counter()
     row, model = open_model(change.ws, change.model)
     gathered, settings = change.gathered, model.settings
     rows = RegressionRows(gathered.data_set, settings, model.design, model.classes, gathered.slots)
-    leaving = _leaving(rows, gathered)
+    leaving = leaving_rows(rows, gathered)
     number = row["version"] + 1
     path = change.ws.new_version_path(change.model, number)
     parent = Path(row["folder"]).name
-    retrain = change.method == BASEL or settings.provenance == NO_PROVENANCE
+    left = model.lineage.rows - len(leaving.rows)
+    retrain = _why_retrain(settings, change.method, left) is not None
     method = BASEL if retrain else change.method
     attrs = version_attrs(
         change.model, number, row["algorithm"], settings, change.data_row, parent, method
@@ -63,7 +74,6 @@ def next_version(change: Change) -> NextVersion:
     small = small_arrays(model.parameters, model.design, model.classes, model.lineage)
     target = Target(path, {n: s for n, s in specs.items() if n not in small}, change.fence)
     create_version(path, specs, attrs)
-    left = model.lineage.rows - len(leaving.rows)
     write = _retrained if retrain else _updated
     w, digests, lineage, told = write(change, model, rows, leaving, target, left)
     sealing = perf_counter()
@@ -140,7 +150,7 @@ def _retrained(
     told = {
         "action": "retrained",
         "method": BASEL,
-        "reason": "asked for" if change.method == BASEL else "the model keeps no provenance",
+        "reason": _why_retrain(model.settings, change.method, left),
         "passes": epochs(rows),
         "exactness": "exact",
         "change": size,
@@ -158,8 +168,9 @@ def retrain_recommended(lineage: Lineage) -> bool:
 
 def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict[str, Any]:
     """See ``Family``."""
-    settings = settings_from_json(ws.ledger.model(model)["settings"])
-    if method == BASEL or settings.provenance == NO_PROVENANCE:
-        return {"action": "retrained", "first_step": None}
+    row = ws.ledger.model(model)
+    settings = settings_from_json(row["settings"])
     gone = int((~held_out(gathered.removed.units, settings)).sum())
+    if _why_retrain(settings, method, row["rows"] - gone) is not None:
+        return {"action": "retrained", "first_step": None}
     return {"action": "updated" if gone else "unchanged", "first_step": None}

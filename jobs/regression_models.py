@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.losses import Loss
+from .errors import JobError
 from .regression_arrays import settings_to_json
 from .regression_deletion import forecast, next_version, retrain_recommended
 from .regression_store import folder_size, open_model
@@ -33,6 +34,7 @@ def describe(ws: Workspace, model: str) -> dict[str, Any]:
     slopes = w[:, :-1] / design.scale
     return {
         "settings": settings_to_json(found.settings),
+        "empty": found.lineage.rows == 0,
         "classes": list(found.classes),
         "coefficients": slopes.tolist(),
         "intercepts": (w[:, -1] - slopes @ design.mean).tolist(),
@@ -47,6 +49,8 @@ def describe(ws: Workspace, model: str) -> dict[str, Any]:
 def predict(ws: Workspace, model: str, x: NDArray[np.float32]) -> NDArray[Any]:
     """See ``Family``: values of a linear model, else the classes as the data set has them."""
     _, found = open_model(ws, model)
+    if found.lineage.rows == 0:
+        raise JobError(f"model {model} is empty: all its rows were deleted")
     values: NDArray[Any] = found.design.rows(x) @ found.parameters.T
     if found.settings.loss == Loss.LINEAR:
         return values[:, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -201,7 +200,6 @@ def _warnings(settings: RegressionSettings, limit: float) -> list[str]:
         f"the learning rate {settings.learning_rate:.4g} exceeds 1/L = {limit:.4g}: the descent, and "
         "an update's errors with it, may not converge"
     )
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
     return [text]
 
 

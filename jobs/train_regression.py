@@ -7,7 +7,7 @@ own. Both go on where they were when the process is killed: a chunk that is ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..pipeline.descent import Descender, DivergedError, Trace, Window
+from ..pipeline.descent import Descender, DivergedError, Trace
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import (
     MeanCurvature,
@@ -92,11 +92,12 @@ class Target:
 
 
 def descend_stored(
-    rows: RegressionRows, target: Target | None, progress: Progress
+    rows: RegressionRows, target: Target | None, progress: Progress, fused: bool | None = None
 ) -> tuple[NDArray[np.float64], Digests]:
     """Train on stored rows; return the parameters (q, m) and the digests of the trace's chunks.
 
-    Goes on after the last block that ``target`` holds; None keeps no trace. JobError at divergence.
+    Goes on after the last block that ``target`` holds; None keeps no trace. fused: which gradient,
+    by shape if None. JobError at divergence.
     """
     settings = rows.settings
     blocks, tau = settings.blocks, settings.iterations
@@ -116,7 +117,7 @@ def descend_stored(
             last = min(first + stretch, blocks.count)
             begin, end = blocks.span(first)[0], blocks.span(last - 1)[1]
             trace = Trace.empty(end - begin if target else 0, rows.parameters)
-            w = _descend(rows, w, rows.windows(begin, end), trace, begin)
+            w = _descend(rows, w, trace, begin, end, fused)
             if target is not None:
                 digests |= _write_trace(rows, target, trace, first, last)
             progress(f"iteration {end} of {tau}")
@@ -126,13 +127,14 @@ def descend_stored(
 def _descend(
     rows: RegressionRows,
     w: NDArray[np.float64],
-    windows: Iterable[Window],
     trace: Trace,
     begin: int,
+    end: int,
+    fused: bool | None,
 ) -> NDArray[np.float64]:
-    descender = Descender(rows.settings.descent, w.copy(), trace)
+    descender = Descender(rows.settings.descent, w.copy(), trace, fused)
     try:
-        for window in windows:
+        for window in rows.windows(begin, end):
             descender.take(window.shifted(begin))
     except DivergedError as error:
         raise JobError(

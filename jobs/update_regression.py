@@ -199,6 +199,8 @@ def rebase_stored(
     found = Written({}, {})
     for block in range(outcome.first_block):
         for name in (n for n in target.specs if n != PRODUCT):
+            # Read as well: damage must show before the commit, as in the blocks that change.
+            model.version.chunk(name, target.index(name, block))
             found.digests.update(_link(model, target, name, block))
     todo = range(outcome.first_block, blocks.count)
     if not todo:

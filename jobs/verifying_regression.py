@@ -11,6 +11,7 @@ import numpy as np
 from ..pipeline.losses import Loss
 from ..storage.errors import CorruptError
 from ..storage.versions import check_version
+from .errors import VerifyError
 from .fold import Fold
 from .regression_rows import RegressionRows
 from .regression_store import open_model
@@ -37,7 +38,10 @@ def verify_against_basel(
     """
     with ws.lock(f"verification of model {model}"):
         ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
-        row, found = open_model(ws, model)
+        try:
+            row, found = open_model(ws, model)
+        except CorruptError as error:
+            raise VerifyError(str(error)) from error
         _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
         rows = RegressionRows(data_set, found.settings, found.design, found.classes)
         fault = None
@@ -46,6 +50,7 @@ def verify_against_basel(
             check_version(found.version)
         except CorruptError as error:
             fault = str(error)
+        intact = fault is None
         started = perf_counter()
         w, _ = descend_stored(rows, None, lambda what: progress(f"BaseL: {what}"))
         seconds = perf_counter() - started
@@ -58,7 +63,7 @@ def verify_against_basel(
     linear = found.settings.loss == Loss.LINEAR
     score = "mse" if linear else "accuracy"
     allowed = FACTOR * lineage.estimate + ROUNDING * float(np.linalg.norm(w))
-    if fault is None and distance > allowed:
+    if intact and distance > allowed:
         fault = (
             f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
             "estimate; train it again"
@@ -78,5 +83,5 @@ def verify_against_basel(
         "rows": lineage.rows,
         "share_deleted": lineage.share_deleted,
         "basel_seconds": seconds,
-        "intact": fault is None or distance > allowed,
+        "intact": intact,
     }, fault

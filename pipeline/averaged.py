@@ -8,6 +8,7 @@ for it, with the first sweep's u.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -19,7 +20,10 @@ from .update import Updated
 from .visits import Visits, add_curved, add_gradients
 
 SWEEPS = 2
-"""Corrections for the deleted rows' own curvature."""
+"""Corrections for the deleted rows' own curvature, at most."""
+SETTLED = 0.03
+"""A correction that moves u by less than this share needs no other after it."""
+GRAINS = (3, 5, 9, 17, 33, 65, 129)
 SMEAR = 0.02
 """Forcings of neighbouring iterations may be taken together while no eigenvalue of a step moves them
 apart by more than this."""
@@ -120,6 +124,59 @@ def _shifted(visits: Visits, first: int) -> Visits:
     return Visits(visits.iteration - first, visits.rows, visits.coefficients, visits.curvature)
 
 
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Some eigenvectors, and how many neighbouring iterations' forcings they take together.
+
+    Where a step hardly moves a coordinate, a few iterations more or less make no difference to it.
+    """
+
+    factors: NDArray[np.float64]
+    """(p,) of a step."""
+    vectors: NDArray[Real]
+    """(P, p)"""
+    grain: int
+    """Odd."""
+    groups: NDArray[np.int64]
+    """(g,) which groups of iterations are touched."""
+    group_of: NDArray[np.int64]
+    """(n,) each touched iteration's place among them."""
+
+    def gathered(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (g, p): forcings (n, P) summed by group, in this band's coordinates."""
+        if len(self.groups) < len(parts):
+            firsts = np.searchsorted(self.group_of, np.arange(len(self.groups)))
+            parts = np.add.reduceat(parts, firsts, axis=0)
+        rotated = np.asarray(parts, self.vectors.dtype) @ self.vectors
+        found: NDArray[np.float64] = rotated.astype(np.float64)
+        return found
+
+
+def _bands(
+    factors: NDArray[np.float64], vectors: NDArray[Real], at: NDArray[np.int64], length: int
+) -> list[_Band]:
+    """Split the coordinates into those that take every iteration by itself and those that don't.
+
+    Eigenvalues ascend, so the slow coordinates come first. The grain is the one that makes the
+    rotations cheapest.
+    """
+    speed = np.abs(1.0 - factors)
+    slow_below = np.maximum.accumulate(speed)
+    choices = []
+    for grain in (1, *GRAINS):
+        slow = int(np.searchsorted(slow_below, SMEAR / (grain // 2), "right")) if grain > 1 else 0
+        groups = len(np.unique(at // grain)) if slow else 0
+        if grain <= length:
+            choices.append((groups * slow + len(at) * (len(factors) - slow), grain, slow))
+    _, grain, slow = min(choices)
+    bands = []
+    for part, own in ((slice(0, slow), grain), (slice(slow, None), 1)):
+        if len(factors[part]):
+            touched, place = np.unique(at // own, return_inverse=True)
+            bands.append(_Band(factors[part], vectors[:, part], own, touched, place))
+    return bands
+
+
 def _through_block(
     descent: Descent,
     trace: Trace,
@@ -138,34 +195,72 @@ def _through_block(
         vectors = vectors.astype(np.float64)
     kind = vectors.dtype
     factors = descent.decay - descent.learning_rate * values.astype(np.float64)
-    v = np.asarray(start, kind) @ vectors
-    v = v.astype(np.float64)
+    v = (np.asarray(start, kind) @ vectors).astype(np.float64)
     if not len(visits.iteration) and not whole:
-        powers = np.ones_like(factors)
-        _raise_to(factors, length, powers)
-        return vectors @ (powers * v).astype(kind), np.empty((0, len(start)))
+        _raise_to(factors, length, v)
+        return vectors @ v.astype(kind), np.empty((0, len(start)))
     touched = _touched(descent, trace, visits)
-    grain = 1 if whole else _grain(factors, len(touched.at), length)
-    groups, group_of = np.unique(touched.at // grain, return_inverse=True)
-    rotated = np.asarray(_gathered(touched.forcing, group_of, len(groups)), kind) @ vectors
-    rotated = rotated.astype(np.float64)
-    before = np.empty((len(groups), len(start)))
-    total = rotated
-    end = v
-    for sweep in range(SWEEPS + 1):
-        end = _sweep(factors, v, groups, grain, length, total, before)
-        if sweep == SWEEPS or not len(groups):
-            break
-        correction = _correction(descent, touched, visits, before @ vectors.T, group_of)
-        total = rotated + np.asarray(correction, kind) @ vectors
-        shift = np.bincount(group_of, touched.extra, len(groups))[:, np.newaxis]
-        total -= shift * (descent.learning_rate * values) * before
+    if whole:
+        every = np.arange(len(touched.at))
+        bands = [_Band(factors, vectors, 1, touched.at, every)]
+    else:
+        bands = _bands(factors, vectors, touched.at, length)
+    end, forcings = _swept(descent, touched, visits, bands, v, length)
     history = np.empty((0, len(start)))
     if whole:
         full = np.empty((length, len(start)))
-        _history(factors, v, groups, total, full)
-        history = np.asarray(full, kind) @ vectors.T
-    return vectors @ end.astype(kind), history.astype(np.float64)
+        _history(factors, v, touched.at, forcings[0], full)
+        history = full @ vectors.T
+    return (vectors @ end.astype(kind)).astype(np.float64), history
+
+
+def _swept(
+    descent: Descent,
+    touched: _Touched,
+    visits: Visits,
+    bands: list[_Band],
+    start: NDArray[np.float64],
+    length: int,
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Return v (P,) after a block, and each band's forcing (g, p) with the last correction in it."""
+    edges = np.cumsum([0, *(len(band.factors) for band in bands)])
+    starts = [start[a:b] for a, b in pairwise(edges)]
+    plain = [band.gathered(touched.forcing) for band in bands]
+    total, end = plain, start
+    for sweep in range(SWEEPS + 1):
+        before = [np.empty_like(part) for part in total]
+        last, ends = end, []
+        for band, v, forcing, seen in zip(bands, starts, total, before, strict=True):
+            ends.append(_sweep(band.factors, v, band.groups, band.grain, length, forcing, seen))
+        end = np.concatenate(ends)
+        settled = sweep > 0 and np.linalg.norm(end - last) <= SETTLED * np.linalg.norm(end)
+        if sweep == SWEEPS or not len(touched.at) or settled:
+            break
+        total = _corrected(descent, touched, visits, bands, plain, before)
+    return end, total
+
+
+def _corrected(
+    descent: Descent,
+    touched: _Touched,
+    visits: Visits,
+    bands: list[_Band],
+    plain: list[NDArray[np.float64]],
+    before: list[NDArray[np.float64]],
+) -> list[NDArray[np.float64]]:
+    """The forcings with what the deleted rows' own curvature, and b' instead of b, do to u."""
+    u = np.zeros_like(touched.forcing)
+    for band, seen in zip(bands, before, strict=True):
+        u += (np.asarray(seen, band.vectors.dtype) @ band.vectors.T)[band.group_of]
+    own = np.zeros_like(u)
+    _own_curvature(
+        int(descent.loss), touched.edges, touched.own, visits.rows, visits.curvature, u, own
+    )
+    found = []
+    for band, forcing, seen in zip(bands, plain, before, strict=True):
+        shift = np.bincount(band.group_of, touched.extra, len(band.groups))[:, np.newaxis]
+        found.append(forcing + band.gathered(own) - shift * (descent.decay - band.factors) * seen)
+    return found
 
 
 def _touched(descent: Descent, trace: Trace, visits: Visits) -> _Touched:
@@ -193,51 +288,12 @@ def _force(gradients, at, edges, rows, coefficients, new, old, out):  # type: ig
             out[i, j] = (new[i] - old[i]) * gradients[at[i], j] - new[i] * lost[j]
 
 
-def _grain(factors: NDArray[np.float64], touched: int, length: int) -> int:
-    """Return how many neighbouring iterations' forcings may be taken together (odd)."""
-    if touched < 2:
-        return 1
-    fastest = float(np.abs(1.0 - factors).max())
-    reach = int(SMEAR / fastest) if fastest > 0.0 else length
-    return 2 * min(reach, length // 2) + 1
-
-
-def _gathered(
-    parts: NDArray[np.float64], group_of: NDArray[np.int64], groups: int
-) -> NDArray[np.float64]:
-    """Sum rows by group; groups ascend."""
-    if groups == len(parts) or not groups:
-        return parts
-    return np.add.reduceat(parts, np.searchsorted(group_of, np.arange(groups)), axis=0)
-
-
-def _correction(
-    descent: Descent,
-    touched: _Touched,
-    visits: Visits,
-    u: NDArray[np.float64],
-    group_of: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """The deleted rows' own curvature times u (groups, P), summed by group."""
-    out = np.zeros_like(u)
-    _own_curvature(
-        int(descent.loss),
-        touched.edges,
-        group_of,
-        touched.own,
-        visits.rows,
-        visits.curvature,
-        np.ascontiguousarray(u, np.float64),
-        out,
-    )
-    return out
-
-
 @njit(cache=True, nogil=True)
-def _own_curvature(loss, edges, group_of, factors, rows, curvature, u, out):  # type: ignore[no-untyped-def]
+def _own_curvature(loss, edges, factors, rows, curvature, u, out):  # type: ignore[no-untyped-def]
+    """Add each touched iteration's deleted Hessians times u (n, P), times a factor, to out."""
     for i in range(len(factors)):
-        a, b, g = edges[i], edges[i + 1], group_of[i]
-        add_curved(loss, rows[a:b], curvature[a:b], u[g], factors[i], out[g])
+        a, b = edges[i], edges[i + 1]
+        add_curved(loss, rows[a:b], curvature[a:b], u[i], factors[i], out[i])
 
 
 @njit(cache=True, nogil=True)

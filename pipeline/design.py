@@ -16,27 +16,36 @@ from numpy.typing import NDArray
 SPLIT = "validation"
 
 
+NORMAL_KURTOSIS = 3.0
+
+
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean (d,) and sum of squared deviations (d,) of some rows' features."""
+    """Count, mean (d,) and sums of the powers 2, 3 and 4 of the deviations (d,) of some rows."""
 
     count: int
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
+    cubes: NDArray[np.float64]
+    fourths: NDArray[np.float64]
 
     @classmethod
     def of(cls, x: NDArray[np.float32]) -> Self:
         """Return the moments of rows x (n, d)."""
         if not len(x):
             zero = np.zeros(x.shape[1])
-            return cls(0, zero, zero)
+            return cls(0, zero, zero, zero, zero)
         wide = x.astype(np.float64)
         mean = wide.mean(axis=0)
-        return cls(len(x), mean, np.square(wide - mean).sum(axis=0))
+        wide -= mean
+        square = np.square(wide)
+        cubes = np.einsum("ij,ij->j", square, wide)
+        fourths = np.einsum("ij,ij->j", square, square)
+        return cls(len(x), mean, square.sum(axis=0), cubes, fourths)
 
     @classmethod
     def merged(cls, parts: Iterable[Moments]) -> Moments:
-        """Return the moments of all parts together, added in order (Chan et al. 1983)."""
+        """Return the moments of all parts together, added in order (Pebay 2008, equation 3.1)."""
         total: Moments | None = None
         for part in parts:
             total = part if total is None else total._plus(part)
@@ -45,13 +54,26 @@ class Moments:
         return total
 
     def _plus(self, other: Moments) -> Moments:
-        count = self.count + other.count
-        if count == 0:
-            return self
+        a, b = self.count, other.count
+        n = a + b
+        if a == 0 or b == 0:
+            return other if a == 0 else self
         shift = other.mean - self.mean
-        mean = self.mean + shift * (other.count / count)
-        between = np.square(shift) * (self.count * other.count / count)
-        return Moments(count, mean, self.squares + other.squares + between)
+        step, ratio = shift / n, a * b / n
+        between = shift * shift * ratio
+        cubes = between * step * (a - b) + 3.0 * step * (a * other.squares - b * self.squares)
+        fourths = (
+            between * step * step * (a * a - a * b + b * b)
+            + 6.0 * step * step * (a * a * other.squares + b * b * self.squares)
+            + 4.0 * step * (a * other.cubes - b * self.cubes)
+        )
+        return Moments(
+            n,
+            self.mean + b * step,
+            self.squares + other.squares + between,
+            self.cubes + other.cubes + cubes,
+            self.fourths + other.fourths + fourths,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +83,22 @@ class Design:
     mean: NDArray[np.float64]
     """(d,)"""
     scale: NDArray[np.float64]
-    """(d,) deviations; 1 for a constant feature."""
+    """(d,) deviations, larger for heavy tails; 1 for a constant feature."""
 
     @classmethod
     def of(cls, moments: Moments) -> Self:
-        """Standardise by these moments."""
-        deviation = np.sqrt(moments.squares / max(1, moments.count))
+        """Standardise by these moments.
+
+        A feature with heavier tails than a normal one is scaled by the deviation of a normal
+        feature with its fourth moment. A rare indicator, say, would otherwise reach hundreds of
+        deviations: the few rows that have it would decide its parameter alone, and no update by
+        linearisation follows the deletion of one of them.
+        """
+        count = max(1, moments.count)
+        deviation = np.sqrt(moments.squares / count)
+        tail = (moments.fourths / (NORMAL_KURTOSIS * count)) ** 0.25
         constant = deviation <= 1e-12 * np.abs(moments.mean)
-        return cls(moments.mean, np.where(constant, 1.0, deviation))
+        return cls(moments.mean, np.where(constant, 1.0, np.maximum(deviation, tail)))
 
     @property
     def width(self) -> int:

@@ -19,10 +19,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .descent import Descent, Trace
-from .provenance import Exact, Real, packed_times
+from .losses import Loss
+from .provenance import Exact, Real, add_curvature, pack, packed_times
 from .visits import Visits, add_curved, add_gradients
 
 NONE = np.empty((0, 0))
+FEW_ROWS = 4
+"""An iteration that loses more rows takes them out of its curvature by matrix products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +191,33 @@ def rebase_block(
     _step(descent, trace, packed, visits, 0, length, start.copy(), history, remaining)
     left = trace.live - visits.counts(0, length)
     fewer = packed.copy()
-    _without(int(descent.loss), visits.iteration, visits.rows, visits.curvature, left, fewer)
+    _take_out(descent.loss, visits, left, fewer)
     return RebasedBlock(Trace(trace.trajectory + history, remaining, left), fewer)
 
 
-@njit(cache=True, nogil=True)
-def _without(loss, iteration, rows, curvature, live, packed):  # type: ignore[no-untyped-def]
+def _take_out(loss: Loss, visits: Visits, live: NDArray[np.int64], packed: NDArray[Real]) -> None:
     """Take the visits' Hessians out of the packed curvature, in place; none left is exactly zero."""
+    at, firsts, counts = np.unique(visits.iteration, return_index=True, return_counts=True)
+    size = visits.rows.shape[1] * visits.curvature.shape[1]
+    lost = np.empty(packed.shape[1], packed.dtype)
+    for t, first, count in zip(at, firsts, counts, strict=True):
+        rows, curved = (part[first : first + count] for part in (visits.rows, visits.curvature))
+        if live[t] == 0:
+            packed[t] = 0.0
+        elif count <= FEW_ROWS:
+            _subtract(int(loss), rows, curved, packed[t])
+        else:
+            total = np.zeros((size, size), packed.dtype, order="F")
+            add_curvature(total, loss, rows, curved)
+            pack(total, lost)
+            packed[t] -= lost
+
+
+@njit(cache=True, nogil=True)
+def _subtract(loss, rows, curvature, packed):  # type: ignore[no-untyped-def]
+    """Take the rows' Hessians out of the packed curvature of one iteration, in place."""
     m, q = rows.shape[1], curvature.shape[1]
     for v in range(len(rows)):
-        own = packed[iteration[v]]
-        if live[iteration[v]] == 0:
-            own[:] = 0.0
-            continue
         place = 0
         for a in range(q):
             for i in range(m):
@@ -213,7 +230,7 @@ def _without(loss, iteration, rows, curvature, live, packed):  # type: ignore[no
                         h = curvature[v, 0]
                     factor = h * rows[v, i]
                     for j in range(m if b < a else i + 1):
-                        own[place + j] -= factor * rows[v, j]
+                        packed[place + j] -= factor * rows[v, j]
                     place += m if b < a else i + 1
 
 

@@ -1,0 +1,147 @@
+"""Functions of a descent's step A = (1 - eta lambda) I - eta H times a vector, by Lanczos steps.
+
+H is the mean Hessian of some rows (n, m) with curvature (n, q), and never built.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .losses import dot
+from .remainders import bend
+
+STEPS = 6
+"""Lanczos steps for one function of A times a vector."""
+LOWEST = -0.9
+"""Factors of A below this come from too small a sample: a descent that ended has none below -1."""
+
+
+@njit(cache=True, nogil=True)
+def hessian_times(loss, rows, curvature, v):  # type: ignore[no-untyped-def]
+    """Return H v (P,)."""
+    (n, m), q = rows.shape, curvature.shape[1]
+    scores = np.dot(rows, v.reshape(q, m).T)
+    bent = np.zeros((n, q))
+    for i in range(n):
+        bend(loss, curvature[i], scores[i], 1.0 / n, bent[i])
+    return np.dot(bent.T, rows).ravel()
+
+
+@njit(cache=True, nogil=True)
+def lanczos(loss, rows, curvature, z):  # type: ignore[no-untyped-def]
+    """Return basis (k, P), Ritz values (k,) ascending, and weights W (k, k), for z not zero.
+
+    f(H) z is about |z| (W (f W[0])) @ basis.
+    """
+    basis = np.zeros((STEPS, len(z)))
+    tri = np.zeros((STEPS, STEPS))
+    norm = np.sqrt(dot(z, z))
+    size = 0
+    v = z
+    while size < STEPS and norm > 1e-10 * tri[0, 0]:
+        if size:
+            tri[size, size - 1] = norm
+            tri[size - 1, size] = norm
+        basis[size] = v / norm
+        v = hessian_times(loss, rows, curvature, basis[size])
+        tri[size, size] = dot(v, basis[size])
+        size += 1
+        for j in range(size):
+            overlap = dot(v, basis[j])
+            for i in range(len(v)):
+                v[i] -= overlap * basis[j, i]
+        norm = np.sqrt(dot(v, v))
+    values, weights = np.linalg.eigh(tri[:size, :size].copy())
+    return basis[:size], values, weights
+
+
+@njit(cache=True, inline="always")
+def geometric(a, length):  # type: ignore[no-untyped-def]
+    """Return 1 + a + ... + a^(length - 1)."""
+    gap = 1.0 - a
+    if abs(gap) * length < 1e-6:
+        return float(length)
+    power = abs(a) ** length
+    return (1.0 - (-power if a < 0.0 and length % 2 == 1 else power)) / gap
+
+
+@njit(cache=True, inline="always")
+def _factor(rate, l2, value):  # type: ignore[no-untyped-def]
+    """Return A's factor along an eigenvector of H."""
+    return min(max(1.0 - rate * (l2 + value), LOWEST), 1.0 - 1e-12)
+
+
+@njit(cache=True, nogil=True)
+def summed(loss, rate, l2, rows, curvature, length, z):  # type: ignore[no-untyped-def]
+    """Return (I + A + ... + A^(length - 1)) z."""
+    norm = np.sqrt(dot(z, z))
+    if norm == 0.0:
+        return z.copy()
+    basis, values, weights = lanczos(loss, rows, curvature, z)
+    inner = np.zeros(len(values))
+    for j in range(len(values)):
+        sums = geometric(_factor(rate, l2, values[j]), length)
+        inner += norm * sums * weights[0, j] * weights[:, j]
+    return np.dot(inner, basis)
+
+
+@njit(cache=True, nogil=True)
+def carried(loss, rate, l2, rows, curvature, lengths, means, jumps):  # type: ignore[no-untyped-def]
+    """Return e (P,) after S spans of e <- A e - eta mean at every iteration, e <- e + jump at the end.
+
+    curvature (S, n, q), lengths (S,) iterations, means and jumps (S, P).
+    """
+    error = np.zeros(means.shape[1])
+    for s in range(len(means)):
+        slope = means[s] + l2 * error + hessian_times(loss, rows, curvature[s], error)
+        error += summed(loss, rate, l2, rows, curvature[s], lengths[s], -rate * slope)
+        error += jumps[s]
+    return error
+
+
+@njit(cache=True, nogil=True)
+def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle):  # type: ignore[no-untyped-def]
+    """Return the mean squared error at the end that a random step at every iteration causes.
+
+    edges (S + 1,) iterations; steps (S, P). Steps times a constant add up to zero over ``cycle``
+    iterations. wander (S, 2): how a step's factor moves, relative to itself: steadily an iteration,
+    and the mean square at random.
+    """
+    total = 0.0
+    for s in range(len(steps)):
+        size = dot(steps[s], steps[s])
+        if size == 0.0:
+            continue
+        length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
+        _, values, weights = lanczos(loss, rows, curvature, steps[s])
+        for j in range(len(values)):
+            a = _factor(rate, l2, values[j])
+            memory = min(1.0 / (1.0 - a), cycle)
+            kept = ((wander[s, 0] * memory) ** 2 / 2.0 + wander[s, 1] * memory) / 6.0
+            kept += max(0.0, 1.0 - geometric(a, cycle) ** 2 / (cycle * geometric(a * a, cycle)))
+            kept *= abs(a) ** (2 * rest) * geometric(a * a, length)
+            total += size * weights[0, j] ** 2 * kept
+    return total
+
+
+@njit(cache=True, nogil=True)
+def smeared(loss, rate, l2, rows, curvature, edges, steps, reach, most):  # type: ignore[no-untyped-def]
+    """Return the mean squared error at the end of taking random steps (S, P) too early or too late.
+
+    They move by up to reach / (eta H's largest eigenvalue) iterations, ``most`` at most.
+    """
+    total = 0.0
+    for s in range(len(steps)):
+        size = dot(steps[s], steps[s])
+        if size == 0.0:
+            continue
+        length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
+        _, values, weights = lanczos(loss, rows, curvature, steps[s])
+        away = min(most, int(min(1e9, reach / max(1e-12, rate * (l2 + values[-1])))))
+        for j in range(len(values)):
+            a = _factor(rate, l2, values[j])
+            kept = (1.0 - a) ** 2 * away * (away + 1) / 3.0
+            kept *= abs(a) ** (2 * rest) * geometric(a * a, length)
+            total += size * weights[0, j] ** 2 * kept
+    return total

@@ -1,0 +1,271 @@
+"""What the in-memory regressions share: fit, delete, and the parameters in the features' units."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import regression_arrays as arrays
+from .clusterers import NotFittedError
+from .design import Design, Moments
+from .estimators import Estimator
+from .losses import Loss, smoothness
+from .regression import (
+    AVERAGED,
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_ITERATIONS,
+    DEFAULT_L2,
+    EXACT,
+    NO_PROVENANCE,
+    RegressionSettings,
+    batch_slots,
+    block_length,
+    check_settings,
+    provenance_bytes,
+)
+from .regression_arrays import BASEL, DELTA, METHODS, PRIU, Rows, Trained
+from .regression_labels import checked_labels
+from .validation import InvalidParameterError, checked_rows, checked_units, listed, whole
+
+EXACT_BYTES = 2**30
+"""Exact provenance is the default up to this size."""
+SMOOTHNESS_ROWS = 20_000
+"""Rows, evenly spaced, that the Lipschitz constant is taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionDeletion:
+    """What ``delete`` did."""
+
+    method: str
+    """``delta``, ``priu`` or ``basel``."""
+    kind: str
+    """The provenance: ``exact``, ``averaged`` or ``none``."""
+    rows: int
+    """Rows that left the model."""
+    ignored: int
+    """Units asked for that are not in the model."""
+    change: float
+    """Euclidean length of the parameters' change, for standardised features."""
+    deleted_share: float
+    """Share of the rows of the fit that are deleted by now: the distance to a retrain grows with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Everything of a fit that is not a row."""
+
+    settings: RegressionSettings
+    design: Design
+    trained: Trained
+
+
+class Regression(Estimator):
+    """A regression on NumPy arrays; subclasses say what a label is."""
+
+    _loss: ClassVar[Loss]
+    _parameters = (
+        "learning_rate",
+        "l2",
+        "batch_size",
+        "iterations",
+        "random_state",
+        "provenance",
+        "dtype",
+    )
+
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        l2: float = DEFAULT_L2,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        iterations: int = DEFAULT_ITERATIONS,
+        random_state: int | None = None,
+        *,
+        provenance: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self.learning_rate = learning_rate
+        self.l2 = l2
+        self.batch_size = batch_size
+        self.iterations = iterations
+        self.random_state = random_state
+        self.provenance = provenance
+        self.dtype = dtype
+
+    def fit(self, X: ArrayLike, y: ArrayLike, units: ArrayLike | None = None) -> Self:
+        """Train on X (n, n_features) and y (n,); units (n,) ints >= 0, by default the row numbers.
+
+        Raises ValueError for NaN, infinity, wrong shapes, labels that can't be used or negative
+        units, and DivergedError where the parameters grow without bound. Warns with RuntimeWarning
+        when the learning rate exceeds 1/L.
+        """
+        x = checked_rows(X, None)
+        if not x.size:
+            raise ValueError(f"X has shape {x.shape}; at least one row and one feature are needed")
+        ids = checked_units(np.arange(len(x)) if units is None else units, len(x))
+        labels, classes = self._encoded(checked_labels(y, len(x)))
+        state = self.random_state
+        if state is None:
+            state = int(np.random.SeedSequence().generate_state(1)[0])
+        q = len(classes) if self._loss == Loss.SOFTMAX else 1
+        design = Design.of(Moments.of(x))
+        settings = self._resolved(design, x, q, whole("random_state", state))
+        rows = Rows(x, labels, ids)
+        trained = arrays.train(settings, design, rows, q)
+        # Nothing of an earlier fit is touched before this one is complete.
+        self.random_state_ = state
+        self.n_features_in_ = x.shape[1]
+        self.learning_rate_ = settings.learning_rate
+        self.provenance_ = settings.provenance
+        if len(classes):
+            self.classes_ = classes
+        self._rows = rows
+        self._state: _State | None = _State(settings, design, trained)
+        return self
+
+    def _resolved(
+        self, design: Design, x: NDArray[np.float32], q: int, random_state: int
+    ) -> RegressionSettings:
+        """The settings for good, from the rows x (n, d) of the fit."""
+        check_settings(
+            learning_rate=self.learning_rate,
+            l2=self.l2,
+            batch_size=self.batch_size,
+            iterations=self.iterations,
+            validation=0.0,
+            provenance=self.provenance,
+            dtype=self.dtype,
+            random_state=random_state,
+        )
+        dtype = self.dtype or ("float64" if self._loss == Loss.LINEAR else "float32")
+        kind = self.provenance
+        if kind is None:
+            exact = provenance_bytes(EXACT, q * design.width, self.iterations, dtype)
+            kind = EXACT if exact <= EXACT_BYTES else AVERAGED
+        return RegressionSettings(
+            loss=self._loss,
+            learning_rate=self._rate(design, x),
+            l2=float(self.l2),
+            batch_slots=batch_slots(self.batch_size, len(x), len(x)),
+            iterations=self.iterations,
+            random_state=random_state,
+            window=1,
+            validation=0.0,
+            provenance=kind,
+            dtype=dtype,
+            block=block_length(kind, self.iterations),
+        )
+
+    def _rate(self, design: Design, x: NDArray[np.float32]) -> float:
+        """The learning rate given, with a warning above 1/L, or half of 1/L."""
+        count = min(len(x), SMOOTHNESS_ROWS)
+        some = design.take(x, np.linspace(0, len(x) - 1, count).astype(np.int64))
+        lipschitz = smoothness(self._loss, some.T @ some / count, self.l2)
+        if self.learning_rate is None:
+            return 0.5 / lipschitz
+        if self.learning_rate > 1.0 / lipschitz:
+            warnings.warn(
+                f"learning_rate is {self.learning_rate}, above 1/L = {1.0 / lipschitz:.4g}: "
+                "training may diverge; leave it out to take half of 1/L",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return float(self.learning_rate)
+
+    def delete(self, units: int | Iterable[int], method: str = DELTA) -> RegressionDeletion:
+        """Delete all rows of these units: nearly the model of a fit on the other rows.
+
+        method: ``delta`` and ``priu`` (exact provenance only) update the parameters by the
+        provenance, ``basel`` trains again on the rows that are left with the same mini-batches;
+        without provenance ``delta`` does that too. Units that are not in the model are ignored and
+        counted. The rows are overwritten in the model's own memory.
+        """
+        rows = self._fitted()
+        if isinstance(units, str | bytes):
+            raise InvalidParameterError("units are text; whole numbers are needed")
+        asked = np.unique(checked_units(listed(units), None))
+        kind = self.provenance_
+        method = self._checked_method(method)
+        index = np.flatnonzero(np.isin(rows.units, asked))
+        ignored = len(asked) - len(np.unique(rows.units[index]))
+        change = 0.0
+        state = self._state
+        if state is not None and len(index):
+            trained = self._without(state, index, method)
+            after = np.zeros_like(state.trained.w) if trained is None else trained.w
+            change = float(np.linalg.norm(after - state.trained.w))
+            self._state = None if trained is None else replace(state, trained=trained)
+            rows.erase(index)
+        share = 1.0 - rows.live / len(rows.units)
+        return RegressionDeletion(method, kind, len(index), ignored, change, share)
+
+    def _without(self, state: _State, index: NDArray[np.int64], method: str) -> Trained | None:
+        """The model without some rows; None where none is left."""
+        rows, settings = self._rows, state.settings
+        remaining = rows.without(index)
+        if not remaining.live:
+            return None
+        if method == BASEL:
+            return arrays.train(settings, state.design, remaining, len(state.trained.w))
+        schedule = settings.schedule(1, len(rows.units))
+        leaving = rows.leaving(state.design, index)
+        return arrays.delete(settings, schedule, state.trained, leaving, method)
+
+    def _checked_method(self, method: str) -> str:
+        kind = self.provenance_
+        if method not in METHODS:
+            raise ValueError(f"method is {method!r}; it is one of {', '.join(METHODS)}")
+        if method == PRIU and kind != EXACT:
+            raise ValueError(f"method 'priu' needs provenance 'exact'; this model's is {kind!r}")
+        return BASEL if kind == NO_PROVENANCE else method
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations of mini-batch descent."""
+        return self._alive().settings.iterations
+
+    @property
+    def n_rows_(self) -> int:
+        """Rows that the model depends on."""
+        return self._fitted().live
+
+    @property
+    def empty_(self) -> bool:
+        """Whether every row was deleted."""
+        self._fitted()
+        return self._state is None
+
+    def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Labels as the losses want them, and the classes (none for numbers)."""
+        raise NotImplementedError
+
+    def _fitted(self) -> Rows:
+        rows: Rows | None = getattr(self, "_rows", None)
+        if rows is None:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        return rows
+
+    def _alive(self) -> _State:
+        self._fitted()
+        if self._state is None:
+            raise NotFittedError("the model is empty: all its rows were deleted")
+        return self._state
+
+    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        """W x of each row of X: (n, q)."""
+        state = self._alive()
+        x = checked_rows(X, self.n_features_in_)
+        scores: NDArray[np.float64] = state.design.rows(x) @ state.trained.w.T
+        return scores
+
+    def _raw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Coefficients (q, d) and intercepts (q,) in the features' own units."""
+        state = self._alive()
+        coefficients = state.trained.w[:, :-1] / state.design.scale
+        return coefficients, state.trained.w[:, -1] - coefficients @ state.design.mean
