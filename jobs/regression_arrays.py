@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..pipeline.descent import Trace
 from ..pipeline.design import Design
+from ..pipeline.estimate import Estimate
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import Blocks, Real, packed_size
 from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings
@@ -43,10 +44,15 @@ class Lineage:
     """Training rows then."""
     rows: int
     """Training rows now."""
-    estimate: float
-    """A-posteriori estimate of the distance to BaseL."""
+    estimate: Estimate
+    """A-posteriori, of the distance to BaseL."""
     change: float
     """Sum of the norms of all updates."""
+
+    @classmethod
+    def first(cls, rows: int) -> Lineage:
+        """That of a fit: BaseL is the model itself."""
+        return cls(rows, rows, Estimate(0.0, 0.0, 0.0), 0.0)
 
     @property
     def share_deleted(self) -> float:
@@ -108,7 +114,7 @@ def small_arrays(
         "scale": NamedArray(("feature",), design.scale),
         "classes": NamedArray(("class",), np.array(classes, np.float64)),
         "rows": NamedArray(("when",), np.array([lineage.rows_at_fit, lineage.rows], np.int64)),
-        "distance": NamedArray(("what",), np.array([lineage.estimate, lineage.change])),
+        "distance": NamedArray(("part",), np.array([*astuple(lineage.estimate), lineage.change])),
     }
 
 
@@ -126,7 +132,7 @@ def read_model(version: Version, settings: RegressionSettings) -> RegressionMode
         version.read("parameters"),
         Design(version.read("mean"), version.read("scale")),
         tuple(version.read("classes").tolist()),
-        Lineage(rows[0], rows[1], distance[0], distance[1]),
+        Lineage(rows[0], rows[1], Estimate(*distance[:-1]), distance[-1]),
     )
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..pipeline.estimate import accumulated
 from ..pipeline.regression import NO_PROVENANCE, RegressionSettings, held_out
 from ..pipeline.visits import Leaving
 from ..storage.versions import create_version
+from .estimating import estimate_update
 from .model_family import Change, NextVersion
 from .plan import Gathered
 from .regression_arrays import (
@@ -31,7 +33,10 @@ from .workspace import Workspace
 
 RETRAIN_SHARE = 0.2
 RETRAIN_DISTANCE = 0.03
-"""A retrain is recommended beyond this share of deleted rows, or this estimate over the change."""
+NEAR = 1e-6
+FEWEST_ROWS = 2
+"""A retrain is recommended beyond this share of deleted rows, or this estimate over the change, unless
+the estimate is below a millionth of the parameters."""
 Written = tuple[NDArray[np.float64], Digests, Lineage, dict[str, Any]]
 
 
@@ -50,8 +55,8 @@ def _why_retrain(settings: RegressionSettings, method: str, left: int) -> str | 
         return "asked for"
     if settings.provenance == NO_PROVENANCE:
         return "the model keeps no provenance"
-    # An update's error could be all that is left of a model without rows.
-    return "no row is left" if left == 0 else None
+    # An update's error could be all that is left of such a model, and nothing would tell of it.
+    return f"only {left} training rows are left" if left < FEWEST_ROWS else None
 
 
 def next_version(change: Change) -> NextVersion:
@@ -87,8 +92,8 @@ def next_version(change: Change) -> NextVersion:
         "seconds": perf_counter() - started,
         "first_step": None,
         "share_deleted": lineage.share_deleted,
-        "estimate": lineage.estimate,
-        "retrain_recommended": retrain_recommended(lineage),
+        "estimate": lineage.estimate.distance,
+        "retrain_recommended": retrain_recommended(lineage, w),
         "version_before": row["version"],
         "version": number,
         "digest_before": row["digest"],
@@ -117,16 +122,24 @@ def _updated(
     rebased = perf_counter() - started
     u = outcome.updated.change
     size = float(np.linalg.norm(u))
-    lineage = replace(model.lineage, rows=left, change=model.lineage.change + size)
+    found, sample, estimating = estimate_update(model, rows, leaving, outcome)
+    lineage = replace(
+        model.lineage,
+        rows=left,
+        estimate=accumulated(model.lineage.estimate, found),
+        change=model.lineage.change + size,
+    )
     told = {
-        "action": "updated" if outcome.visits else "unchanged",
+        "action": "updated" if len(outcome.when) else "unchanged",
         "method": change.method,
-        "reason": f"{outcome.visits} uses of the rows in training",
+        "reason": f"{len(outcome.when)} uses of the rows in training",
         "passes": 0,
         "exactness": "approximate",
         "change": size,
         "update_seconds": outcome.seconds,
         "rebase_seconds": rebased,
+        "estimate_seconds": estimating,
+        "estimate_rows": sample,
     }
     w = model.parameters + u.reshape(model.parameters.shape)
     return w, digests, lineage, told
@@ -157,12 +170,16 @@ def _retrained(
         "update_seconds": descended,
         "rebase_seconds": perf_counter() - started - descended,
     }
-    lineage = Lineage(model.lineage.rows_at_fit, left, 0.0, model.lineage.change + size)
+    change_now = model.lineage.change + size
+    lineage = replace(Lineage.first(model.lineage.rows_at_fit), rows=left, change=change_now)
     return w, digests, lineage, told
 
 
-def retrain_recommended(lineage: Lineage) -> bool:
-    far = lineage.estimate > RETRAIN_DISTANCE * lineage.change
+def retrain_recommended(lineage: Lineage, w: NDArray[np.float64]) -> bool:
+    """Whether so much was deleted, or the estimate is so large, that a retrain is due."""
+    estimate = lineage.estimate.distance
+    near = estimate <= NEAR * float(np.linalg.norm(w))
+    far = estimate > RETRAIN_DISTANCE * lineage.change and not near
     return lineage.share_deleted > RETRAIN_SHARE or far
 
 

@@ -40,8 +40,8 @@ def describe(ws: Workspace, model: str) -> dict[str, Any]:
         "intercepts": (w[:, -1] - slopes @ design.mean).tolist(),
         "rows_at_fit": found.lineage.rows_at_fit,
         "share_deleted": found.lineage.share_deleted,
-        "estimate": found.lineage.estimate,
-        "retrain_recommended": retrain_recommended(found.lineage),
+        "estimate": found.lineage.estimate.distance,
+        "retrain_recommended": retrain_recommended(found.lineage, w),
         "bytes": folder_size(found.version.path),
     }
 

@@ -114,7 +114,7 @@ def first_version(training: Training) -> FirstVersion:
     settings = replace(settings, block=chunk_length(settings, rows.parameters, products))
     rows = replace(rows, settings=settings)
     chunked = chunked_specs(settings, rows.parameters, products)
-    lineage = Lineage(found.rows, found.rows, 0.0, 0.0)
+    lineage = Lineage.first(found.rows)
     empty = np.zeros((rows.outputs, rows.width))
     specs = chunked | small_specs(small_arrays(empty, rows.design, rows.classes, lineage))
     attrs = version_attrs(

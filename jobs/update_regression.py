@@ -47,8 +47,8 @@ class Outcome:
     updated: Updated
     first_block: int
     """The first block that has a visit; the number of blocks if none has."""
-    visits: int
-    """Uses of deleted rows in training."""
+    when: NDArray[np.int64]
+    """(v,) the iterations that use deleted rows, ascending."""
     seconds: float
     """From the deleted rows in memory to the new parameters."""
 
@@ -83,7 +83,7 @@ def update_stored(
                 start = trace.trajectory[0]
                 w = update_priu(settings.descent, trace, exact, visits, start)
                 found = Updated(w - model.parameters.ravel(), found.starts)
-    return Outcome(found, first, len(when), perf_counter() - started)
+    return Outcome(found, first, when, perf_counter() - started)
 
 
 def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:

@@ -23,8 +23,8 @@ from .workspace import Workspace
 
 FACTOR = 10.0
 """The true distance may be so many times the estimate."""
-ROUNDING = 1e-6
-"""A distance below this share of the parameters' norm is rounding: curvature is kept in float32."""
+ROUNDING = 1e-12
+"""A distance below this share of the parameters' norm is rounding."""
 
 
 def verify_against_basel(
@@ -62,7 +62,7 @@ def verify_against_basel(
     lineage = found.lineage
     linear = found.settings.loss == Loss.LINEAR
     score = "mse" if linear else "accuracy"
-    allowed = FACTOR * lineage.estimate + ROUNDING * float(np.linalg.norm(w))
+    allowed = FACTOR * lineage.estimate.distance + ROUNDING * float(np.linalg.norm(w))
     if intact and distance > allowed:
         fault = (
             f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
@@ -75,7 +75,7 @@ def verify_against_basel(
         "kind": found.settings.provenance,
         "distance": distance,
         "change": lineage.change,
-        "estimate": lineage.estimate,
+        "estimate": lineage.estimate.distance,
         "cosine": float(np.vdot(found.parameters, w)) / norms if norms else 1.0,
         f"{score}_model": own[score],
         f"{score}_basel": basel[score],

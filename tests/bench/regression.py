@@ -203,7 +203,7 @@ def measured(
         "rate": rate,
         "kind": model.settings.provenance,
         "P": model.parameters.size,
-        "visits": outcome.visits,
+        "visits": len(outcome.when),
         "BaseL": basel,
         "by": side,
         "stored": stored,
