@@ -7,6 +7,7 @@ return small statistics, and what they read and wrote is counted and brought hom
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import reduce
@@ -125,7 +126,10 @@ class DaskFold:
         client = self._client
         # Two runs over the same cells may see different rows: results must never be remembered.
         options: dict[str, Any] = {"pure": False, "retries": RETRIES}
-        futures = client.map(_measured, [(task, piece) for piece in pieces], **options)
+        with warnings.catch_warnings():
+            # A task may have to bring rows that are to be deleted: they are nowhere else to be read.
+            warnings.filterwarnings("ignore", message="Sending large graph")
+            futures = client.map(_measured, [(task, piece) for piece in pieces], **options)
         while len(futures) > 1:
             futures = [
                 client.submit(_merged, merge, futures[i : i + FAN_IN], **options)

@@ -34,9 +34,10 @@ from .workspace import Workspace
 RETRAIN_SHARE = 0.2
 RETRAIN_DISTANCE = 0.03
 NEAR = 1e-6
-FEWEST_ROWS = 2
 """A retrain is recommended beyond this share of deleted rows, or this estimate over the change, unless
 the estimate is below a millionth of the parameters."""
+FEWEST_ROWS = 2
+"""An update leaves so many training rows at least; fewer are trained anew."""
 Written = tuple[NDArray[np.float64], Digests, Lineage, dict[str, Any]]
 
 

@@ -24,6 +24,7 @@ from ..storage.importers import open_features
 from ..storage.sentinel import SHORTEST_PATTERN, PatternSet, ScanReport, scan_tree
 from ..storage.versions import read_version
 from .errors import UsageError
+from .kmeans_models import ALGORITHMS
 from .workspace import Workspace
 
 _CHUNK = re.compile(r"c\.(\d+)\.0\.0")
@@ -96,8 +97,11 @@ def _patterns(ws: Workspace, data: str, x: NDArray[np.float32]) -> Iterator[tupl
 
 
 def _scalings(ws: Workspace, data: str) -> Iterator[tuple[str, Scaling]]:
-    """The scalings under which a data set's models keep rows in fixed point."""
-    for row in ws.ledger.rows("SELECT name FROM models WHERE data_set = ? ORDER BY name", data):
+    """The scalings under which a data set's k-means models keep rows in fixed point."""
+    query = "SELECT name, algorithm FROM models WHERE data_set = ? ORDER BY name"
+    for row in ws.ledger.rows(query, data):
+        if row["algorithm"] not in ALGORITHMS:
+            continue
         arrays, _ = read_version(ws.root / ws.ledger.model(row["name"])["folder"])
         if np.isfinite(arrays["lower"]).all():
             yield row["name"], Scaling.between(arrays["lower"], arrays["upper"])

@@ -109,9 +109,12 @@ class _Gone:
 
     when: NDArray[np.int64]
     """(v,) iterations counted from the block's first."""
+    which: NDArray[np.int64]
+    """(v,) the row of each visit."""
     rows: NDArray[np.float64]
-    """(v, m)"""
+    """(n, m)"""
     labels: NDArray[np.float64]
+    """(n,)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def _rebase(
     settings = model.settings
     descent = settings.descent
     trace = read_trace(model.version, block)
-    visits = visits_at(settings.loss, gone.when, gone.rows, gone.labels, trace.trajectory)
+    rows, labels = gone.rows[gone.which], gone.labels[gone.which]
+    visits = visits_at(settings.loss, gone.when, rows, labels, trace.trajectory)
     touched = len(gone.when) > 0
     products: dict[int, NDArray[np.float64]] = {}
     if settings.provenance == AVERAGED:
@@ -246,5 +250,5 @@ def _gone(
     length: int,
 ) -> _Gone:
     here = slice(edges[block], edges[block + 1])
-    own = which[here]
-    return _Gone(when[here] - block * length, leaving.rows[own], leaving.labels[own])
+    own, place = np.unique(which[here], return_inverse=True)
+    return _Gone(when[here] - block * length, place, leaving.rows[own], leaving.labels[own])

@@ -51,7 +51,7 @@ def test_the_demo_runs_and_starts_afresh(
         assert run([*arguments, "--deletions", "50"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert len(found["receipts"]) == 50
-        assert {m["model"] for m in found["models"]} == {"k-means", "q-kmeans"}
+        assert {m["model"] for m in found["models"]} == {"k-means", "q-kmeans", "logistic"}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     assert run(["demo", "--dir", str(tmp_path / "mine")]) == 2
@@ -84,6 +84,9 @@ def test_the_demo_on_real_data(
     assert len(found["receipts"]) == 200
     touched = {line["what"]: line["touched"] for line in found["table"]}
     assert touched["verify k-means"] == touched["verify q-kmeans"] == "bit for bit a retrain"
+    regression = {"higgs": "logistic", "covtype": "softmax"}[format]
+    near, _, rest = touched[f"verify {regression}"].partition(" ")
+    assert float(near) < 0.5 and rest == "of the change from a retrain"
     assert "0 of 200 rows found" in touched["scan after"]
 
 

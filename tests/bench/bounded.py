@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+LOGISTIC = ["-p", "iterations=2000", "-p", "batch_size=2000"]
+
 
 def high_water(pid: int) -> int:
     """VmHWM of a process in bytes, 0 if it is gone."""
@@ -83,6 +85,7 @@ def measure(rows: int, folder: Path, limit: str) -> dict[str, Any]:
         "generate": ["data", "generate", "h", "--like", "higgs", "--rows", str(rows)],
         "train": ["train", "q", *model, *local],
         "train_k_means": ["train", "k", *model[:2], "--algorithm", "k-means", *local],
+        "train_logistic": ["train", "l", *model[:2], "--algorithm", "logistic", *LOGISTIC, *local],
         "forget": ["forget", "--data", "h", "--sample", "0.001"],
         "batch": ["batch", "run", "--yes", *local],
     }

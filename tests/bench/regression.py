@@ -73,7 +73,7 @@ SETS = {
     "cov-large-1": Setting("softmax", "covtype", 581_012, 10_000, 500, 40, 0.1, "averaged"),
     "cov-large-2": Setting("softmax", "covtype", 581_012, 10_000, 3000, 40, 0.1),
     "cov-small": Setting("softmax", "covtype", 581_012, 200, 10_000, 20, 0.01),
-    "heartbeat": Setting("softmax", "heartbeat", 87_553, 500, 5000, 10),
+    "heartbeat": Setting("softmax", "heartbeat", 87_553, 500, 5000, 10, 0.02),
     "sgemm": Setting("linear", "sgemm", 241_600, 200, 2000, 20),
 }
 
