@@ -19,9 +19,9 @@ from .provenance import Averaged, Real, add_curvature, decompose
 from .update import Updated
 from .visits import Visits, add_curved, add_gradients
 
-SWEEPS = 2
+SWEEPS = 8
 """Corrections for the deleted rows' own curvature, at most."""
-SETTLED = 0.03
+SETTLED = 0.01
 """A correction that moves u by less than this share needs no other after it."""
 GRAINS = (3, 5, 9, 17, 33, 65, 129)
 SMEAR = 0.02

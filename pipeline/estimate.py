@@ -8,7 +8,8 @@ where r_t is the mini-batch's mean of g_i(w_t + u_t) - g_i(w_t) + C^ u_t, and C^
 for the row's Hessian at w_t. The mean of r over all rows is the trend: it adds up iteration by
 iteration. What a mini-batch adds to that mean is the fluctuation: it adds up in squares, and over
 iterations that visit every row once it cancels, but for what A and u change meanwhile. Any live rows
-are a uniform sample, as rows are hash-placed.
+are a uniform sample, as rows are hash-placed. What rows share that are rarer than one in a sample, a
+rare category say, it does not see: where such rows leave, the estimate may be ten times too small.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .update import Updated
 
 SHARE = 0.1
 """Of the update's work that an estimate may cost, above the least size."""
-LEAST_ROWS, MOST_ROWS = 64, 512
+LEAST_ROWS, MOST_ROWS = 256, 512
 LEAST_STRATA, MOST_STRATA = 8, 32
 ALIGNMENT = 0.4
 """Supposed cosine of the changes that two deletions make."""
