@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from .console import (
     Cluster,
@@ -44,9 +45,24 @@ receipt = typer.Typer(no_args_is_help=True, help="Receipts: list, show.")
 _QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing")
 _PLAN = ("requests", "units", "cells")
 _BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
-_MODELS = ("model", "action", "passes", "seconds", "rows", "version", "reason")
+_MODELS = ("model", "action", "exactness", "passes", "seconds", "rows", "version", "reason")
+_APPROXIMATE = (
+    "model",
+    "method",
+    "kind",
+    "change",
+    "estimate",
+    "share_deleted",
+    "update_seconds",
+    "rebase_seconds",
+    "estimate_seconds",
+)
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="See job list.")]
 NOTHING = "nothing is queued"
+RECOMMENDED = (
+    "much was deleted, or the estimated distance to a retrain is large for the change; train it anew, "
+    "or run the next batch with --method basel"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -107,7 +123,10 @@ def run(
     ] = False,
     method: Annotated[
         str,
-        typer.Option(help="How regressions update: delta, priu, or basel (retrain)."),
+        typer.Option(
+            help="How regressions update: delta; priu (the paper's form, for exact provenance); basel "
+            "(retrain on the rows left). k-means is exact by itself."
+        ),
     ] = DELTA,
     cluster: Cluster = "local",
     workers: Workers = None,
@@ -135,9 +154,25 @@ def run(
             confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
         with showing("batch") as update:
             found = run_batch(ws, fold, update, method)
-    models = table(_MODELS, [[m[n] for n in _MODELS] for m in found["models"]])
-    summary = pairs(found, _BATCH) if found["job"] is not None else NOTHING
-    session(ctx).emit(found, as_json, lambda out: out.print(summary, models))
+    for report in found["models"]:
+        if report.get("retrain_recommended"):
+            typer.echo(f"model {report['model']}: {RECOMMENDED}", err=True)
+    session(ctx).emit(found, as_json, lambda out: out.print(*_batch_tables(found)))
+
+
+def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
+    """What a batch did, what became of each model, and how near the approximate ones are."""
+    if found["job"] is None:
+        return [NOTHING]
+    shown: list[Table | str] = [pairs(found, _BATCH)]
+    for names, chosen in (
+        (_MODELS, found["models"]),
+        (_APPROXIMATE, [m for m in found["models"] if m["exactness"] == "approximate"]),
+    ):
+        if chosen:
+            heads = [name.replace("_", " ") for name in names]
+            shown.append(table(heads, [[m[n] for n in names] for m in chosen]))
+    return shown
 
 
 @job.command("list")

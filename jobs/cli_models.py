@@ -52,9 +52,9 @@ def train_(
         typer.Option(
             "-p",
             help="Hyper-parameter as key=value: n_clusters (8), max_iter (10), bounds=LOWER:UPPER; "
-            "q-kmeans also epsilon (by size) and gamma (0.2). Regressions: learning_rate (0.5/L), "
-            "l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), provenance "
-            "(exact, averaged or none; by what fits and pays), dtype (float32 or float64).",
+            "q-kmeans also epsilon (by size) and gamma (0.2). Regressions: learning_rate (half of the "
+            "rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
+            "provenance (exact, averaged or none; chosen if unset), dtype (float32 or float64).",
         ),
     ] = None,
     seed: Seed = 0,
@@ -170,7 +170,9 @@ def verify(
     name: Annotated[str, typer.Argument(metavar="MODEL")],
     against: Annotated[
         str | None,
-        typer.Option(help="What to compare with: retrain (k-means) or basel (regressions)."),
+        typer.Option(
+            help="What to compare with: retrain (k-means) or basel (regressions); by the model if unset."
+        ),
     ] = None,
     cluster: Cluster = "local",
     workers: Workers = None,
@@ -179,7 +181,8 @@ def verify(
 ) -> None:
     """Compare a model with a retrain on the rows that are stored; exit 5 if it is not what it should.
 
-    k-means must be the same bit for bit; a regression must be as near to BaseL as its estimate says.
+    k-means must be the same bit for bit. A regression is compared with BaseL, a retrain on the same
+    mini-batches: it must be no farther than ten times its estimate.
     """
     with (
         session(ctx).open() as ws,

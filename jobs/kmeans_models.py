@@ -120,6 +120,7 @@ def next_version(change: Change) -> NextVersion:
     digest = write_version(path, to_arrays(record, settings), attrs, folder)
     report = {
         "model": model,
+        "data": change.data_row["name"],
         "algorithm": row["algorithm"],
         "action": outcome.action,
         "first_step": outcome.first_step,

@@ -21,16 +21,16 @@ STATEMENT = (
 APPROXIMATE = (
     "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
     "were deleted from every model listed: a model marked exact is bit for bit the one that training "
-    "without them gives; a model marked approximate was updated by the method and provenance named, "
-    "is about as far as its estimate from a retrain on the same mini-batches, and still depends on "
-    "the deleted rows through the residual of the linearisation and through the standardisation of "
-    "its first fit."
+    "without them gives; a model marked approximate was updated by the method and provenance named. "
+    "Its distance from a retrain on the same mini-batches is estimated, to within ten times, and it "
+    "still depends on the deleted rows through the residual of the linearisation and through the "
+    "standardisation of its first fit."
 )
 
 
-def statement(report: dict[str, Any]) -> str:
-    """Return what a receipt says of a job: more where a model is approximate."""
-    approximate = any(m["exactness"] == "approximate" for m in report["models"])
+def statement(models: list[dict[str, Any]]) -> str:
+    """Return what a receipt says of the models that saw a unit: more where one is approximate."""
+    approximate = any(m["exactness"] == "approximate" for m in models)
     return APPROXIMATE if approximate else STATEMENT
 
 
@@ -67,13 +67,15 @@ def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
     row = ledger.row("SELECT * FROM receipts WHERE id = ?", name)
     if row is None:
         raise UsageError(f"there is no receipt {name!r}; expunge receipt list shows them")
-    job = ledger.job(row["job"])
+    job, body = ledger.job(row["job"]), json.loads(row["body"])
+    models = [m for m in job["report"]["models"] if m["data"] == body["data"]]
     return {
         "schema": RECEIPT_SCHEMA,
-        **json.loads(row["body"]),
-        "statement": statement(job["report"]),
+        **body,
+        "statement": statement(models),
         "job": {
             **job["report"],
+            "models": models,
             "started": job["created"],
             "finished": job["finished"],
             "steps": job["steps"],

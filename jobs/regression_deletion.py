@@ -86,6 +86,7 @@ def next_version(change: Change) -> NextVersion:
     digest = seal(target, specs, digests, w, rows, lineage)
     report = {
         "model": change.model,
+        "data": change.data_row["name"],
         "algorithm": row["algorithm"],
         "kind": settings.provenance,
         **told,

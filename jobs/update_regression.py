@@ -61,7 +61,8 @@ def update_stored(
     settings, version = model.settings, model.version
     if method == PRIU and settings.provenance != EXACT:
         raise UsageError(
-            f"method priu needs provenance=exact; the model has {settings.provenance}: use delta"
+            f"method priu needs provenance=exact; model {version.attrs['model']} has "
+            f"{settings.provenance}: use delta"
         )
     started = perf_counter()
     with threadpool_limits(1, "blas"):

@@ -52,7 +52,7 @@ class RegressionDeletion:
     """Units asked for that are not in the model."""
     change: float
     """Euclidean length of the parameters' change, for standardised features."""
-    deleted_share: float
+    share_deleted: float
     """Share of the rows of the fit that are deleted by now: the distance to a retrain grows with it."""
 
 

@@ -136,7 +136,7 @@ def test_deletion_is_near_base_l(kind: type[Regression], provenance: str, method
     before, gone = parameters(model), np.array([3, 17, 300, 599, 42])
     done = model.delete(gone, method)
     assert (done.method, done.kind, done.rows, done.ignored) == (method, provenance, 5, 0)
-    assert done.change > 0 and done.deleted_share == pytest.approx(5 / N)
+    assert done.change > 0 and done.share_deleted == pytest.approx(5 / N)
     other = without(kind, gone, provenance=provenance, batch_size=N)
     wanted = parameters(other)
     bound = 1e-9 if kind is LinearRegression and provenance == "exact" else 0.05
@@ -184,13 +184,13 @@ def test_units_of_several_rows(kind: type[Regression]) -> None:
     units = np.arange(N) // 3 * 7
     model = small(kind).fit(x, y, units)
     done = model.delete([7, 7, 14, 3, 10**12])
-    assert (done.rows, done.ignored, done.deleted_share) == (6, 2, pytest.approx(6 / N))
+    assert (done.rows, done.ignored, done.share_deleted) == (6, 2, pytest.approx(6 / N))
     other = fitted(kind)
     other.delete([3, 4, 5, 6, 7, 8])
     assert np.array_equal(parameters(model), parameters(other))
     again = model.delete([7, 14])
     assert (again.rows, again.ignored, again.change) == (0, 2, 0.0)
-    assert again.deleted_share == pytest.approx(6 / N)
+    assert again.share_deleted == pytest.approx(6 / N)
     assert np.array_equal(parameters(model), parameters(other))
 
 
@@ -203,7 +203,7 @@ def test_no_units() -> None:
     model = fitted(LinearRegression)
     before = parameters(model)
     done = model.delete([])
-    assert (done.rows, done.ignored, done.change, done.deleted_share) == (0, 0, 0.0, 0.0)
+    assert (done.rows, done.ignored, done.change, done.share_deleted) == (0, 0, 0.0, 0.0)
     assert np.array_equal(parameters(model), before)
 
 
@@ -224,7 +224,7 @@ def test_the_last_row_empties_the_model(kind: type[Regression], provenance: str)
     model.delete(range(N - 1))
     assert model.n_rows_ == 1 and not model.empty_
     done = model.delete(range(N))
-    assert (done.rows, done.ignored, done.deleted_share) == (1, N - 1, 1.0)
+    assert (done.rows, done.ignored, done.share_deleted) == (1, N - 1, 1.0)
     assert model.empty_ and model.n_rows_ == 0 and done.change >= 0
     calls: list[Callable[[], Any]] = [
         lambda: model.predict(x),
