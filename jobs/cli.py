@@ -95,6 +95,12 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, JobError):
             return error.exit_code
         return 2 if isinstance(error, BadInputError | BadClusterError) else 1
+    except Exception as error:  # noqa: BLE001 - a person gets a line, not a traceback
+        if debug:
+            traceback.print_exc()
+        kind = type(error).__name__
+        sys.stderr.write(f"error: unexpected {kind}: {error}; --debug shows where\n")
+        return 1
     return 0
 
 

@@ -27,6 +27,7 @@ from .console import (
 )
 from .errors import UsageError, VerifyError
 from .memory import parse_bytes
+from .regression_training import ALGORITHMS as REGRESSIONS
 from .training import describe_model, parse_parameters, predict, train
 from .verifying import verify_model
 
@@ -85,6 +86,10 @@ def train_(
         "memory": None if memory is None else parse_bytes("--memory", memory),
         "disk": None if disk is None else parse_bytes("--disk", disk),
     }
+    if algorithm not in REGRESSIONS and (memory or disk) is not None:
+        raise UsageError(
+            f"--memory and --disk are for regressions' provenance; {algorithm} has none"
+        )
     with (
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,

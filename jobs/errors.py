@@ -31,3 +31,7 @@ class LockedError(JobError):
     """Another process holds the workspace's lock."""
 
     exit_code = 75
+
+
+class DivergenceError(JobError):
+    """A descent grew without bound on the rows and settings it was given."""

@@ -65,4 +65,6 @@ def parse_bytes(option: str, text: str) -> int:
     number, prefix, binary = match[1], match[2].lower(), bool(match[3])
     power = "kmgt".find(prefix) + 1 if prefix else 0
     size = 1024**power if binary else _UNITS[prefix]
+    if not float(number):
+        raise UsageError(f"{option} is {text!r}: give a size above 0, such as 500MB or 1GiB")
     return int(float(number) * size)

@@ -48,6 +48,8 @@ class Lineage:
     """A-posteriori, of the distance to BaseL."""
     change: float
     """Sum of the norms of all updates."""
+    failed: bool = False
+    """Whether no descent converged on the rows that were left: there are no parameters then."""
 
     @classmethod
     def first(cls, rows: int) -> Lineage:
@@ -113,7 +115,9 @@ def small_arrays(
         "mean": NamedArray(("feature",), design.mean),
         "scale": NamedArray(("feature",), design.scale),
         "classes": NamedArray(("class",), np.array(classes, np.float64)),
-        "rows": NamedArray(("when",), np.array([lineage.rows_at_fit, lineage.rows], np.int64)),
+        "rows": NamedArray(
+            ("when",), np.array([lineage.rows_at_fit, lineage.rows, lineage.failed], np.int64)
+        ),
         "distance": NamedArray(("part",), np.array([*astuple(lineage.estimate), lineage.change])),
     }
 
@@ -132,7 +136,7 @@ def read_model(version: Version, settings: RegressionSettings) -> RegressionMode
         version.read("parameters"),
         Design(version.read("mean"), version.read("scale")),
         tuple(version.read("classes").tolist()),
-        Lineage(rows[0], rows[1], Estimate(*distance[:-1]), distance[-1]),
+        Lineage(rows[0], rows[1], Estimate(*distance[:-1]), distance[-1], bool(rows[2])),
     )
 
 

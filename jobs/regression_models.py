@@ -15,6 +15,7 @@ from .regression_store import folder_size, open_model
 from .regression_training import ALGORITHMS, check, first_version, parse
 from .workspace import Workspace
 
+FAILED = "training diverged on the rows that a deletion left; train a new model"
 __all__ = [
     "ALGORITHMS",
     "check",
@@ -35,6 +36,7 @@ def describe(ws: Workspace, model: str) -> dict[str, Any]:
     return {
         "settings": settings_to_json(found.settings),
         "empty": found.lineage.rows == 0,
+        "failed": found.lineage.failed,
         "classes": list(found.classes),
         "coefficients": slopes.tolist(),
         "intercepts": (w[:, -1] - slopes @ design.mean).tolist(),
@@ -51,6 +53,8 @@ def predict(ws: Workspace, model: str, x: NDArray[np.float32]) -> NDArray[Any]:
     _, found = open_model(ws, model)
     if found.lineage.rows == 0:
         raise JobError(f"model {model} is empty: all its rows were deleted")
+    if found.lineage.failed:
+        raise JobError(f"model {model} has no parameters: {FAILED}")
     values: NDArray[Any] = found.design.rows(x) @ found.parameters.T
     if found.settings.loss == Loss.LINEAR:
         return values[:, 0]

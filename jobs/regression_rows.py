@@ -93,10 +93,9 @@ class RegressionRows:
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         """Yield the windows of iterations first <= t < last, each read while the last is worked on."""
-        pieces = list(self._pieces(first, last))
         with ThreadPoolExecutor(1, thread_name_prefix="expunge-read") as reader:
             waiting = None
-            for piece in pieces:
+            for piece in self._pieces(first, last):
                 # A copy of the context, so that what the reader reads is counted here.
                 coming = reader.submit(copy_context().run, partial(self._window, *piece))
                 if waiting is not None:

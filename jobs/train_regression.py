@@ -39,7 +39,7 @@ from ..storage.chunks import (
 )
 from ..storage.fence import Fence
 from ..storage.schema import ArraySpec
-from .errors import JobError
+from .errors import DivergenceError
 from .fold import Fold, split_cells
 from .regression_arrays import PRODUCT, TRACE, Digests
 from .regression_rows import RegressionRows, cut
@@ -97,7 +97,7 @@ def descend_stored(
     """Train on stored rows; return the parameters (q, m) and the digests of the trace's chunks.
 
     Goes on after the last block that ``target`` holds; None keeps no trace. fused: which gradient,
-    by shape if None. JobError at divergence.
+    by shape if None. DivergenceError names the iteration.
     """
     settings = rows.settings
     blocks, tau = settings.blocks, settings.iterations
@@ -137,7 +137,7 @@ def _descend(
         for window in rows.windows(begin, end):
             descender.take(window.shifted(begin))
     except DivergedError as error:
-        raise JobError(
+        raise DivergenceError(
             f"training diverged at iteration {error.iteration + begin}: choose a smaller "
             "learning_rate"
         ) from error

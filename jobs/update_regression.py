@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..pipeline.averaged import rebase_averaged_block, update_averaged
-from ..pipeline.regression import AVERAGED, EXACT
+from ..pipeline.regression import AVERAGED
 from ..pipeline.update import Updated, rebase_block, update, update_priu
 from ..pipeline.visits import Leaving, visits_at
 from ..storage.chunks import link_chunk
-from .errors import UsageError
 from .fold import Fold, split_cells
 from .regression_arrays import (
     PRODUCT,
@@ -56,14 +55,11 @@ class Outcome:
 def update_stored(
     model: RegressionModel, rows: RegressionRows, leaving: Leaving, method: str
 ) -> Outcome:
-    """Return the change of the parameters by ``delta`` or ``priu``; UsageError where kind and
-    method don't fit."""
+    """Return the change of the parameters by ``delta``, or by ``priu`` with exact provenance.
+
+    Finite or not: a caller checks what it gets.
+    """
     settings, version = model.settings, model.version
-    if method == PRIU and settings.provenance != EXACT:
-        raise UsageError(
-            f"method priu needs provenance=exact; model {version.attrs['model']} has "
-            f"{settings.provenance}: use delta"
-        )
     started = perf_counter()
     with threadpool_limits(1, "blas"):
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)

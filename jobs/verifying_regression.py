@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..pipeline.losses import Loss
-from ..storage.errors import CorruptError
+from ..storage.errors import CorruptError, MissingError
 from ..storage.versions import check_version
-from .errors import VerifyError
+from .errors import DivergenceError, VerifyError
 from .fold import Fold
 from .regression_rows import RegressionRows
 from .regression_store import open_model
@@ -40,7 +40,7 @@ def verify_against_basel(
         ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
         try:
             row, found = open_model(ws, model)
-        except CorruptError as error:
+        except (CorruptError, MissingError) as error:
             raise VerifyError(str(error)) from error
         _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
         rows = RegressionRows(data_set, found.settings, found.design, found.classes)
@@ -48,11 +48,16 @@ def verify_against_basel(
         try:
             progress("reading the model")
             check_version(found.version)
-        except CorruptError as error:
+        except (CorruptError, MissingError) as error:
             fault = str(error)
         intact = fault is None
         started = perf_counter()
-        w, _ = descend_stored(rows, None, lambda what: progress(f"BaseL: {what}"))
+        w = found.parameters
+        try:
+            w, _ = descend_stored(rows, None, lambda what: progress(f"BaseL: {what}"))
+            diverges = False
+        except DivergenceError:
+            diverges = True
         seconds = perf_counter() - started
         progress("scores")
         seen = survey(data_set, found.settings, fold)
@@ -63,7 +68,12 @@ def verify_against_basel(
     linear = found.settings.loss == Loss.LINEAR
     score = "mse" if linear else "accuracy"
     allowed = FACTOR * lineage.estimate.distance + ROUNDING * float(np.linalg.norm(w))
-    if intact and distance > allowed:
+    failed = found.lineage.failed
+    if intact and failed != diverges:
+        fault = f"model {model} has parameters, but BaseL diverges; train a new model"
+        if failed:
+            fault = f"model {model} has no parameters, but BaseL converges; train a new model"
+    elif intact and distance > allowed:
         fault = (
             f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
             "estimate; train it again"
@@ -83,5 +93,6 @@ def verify_against_basel(
         "rows": lineage.rows,
         "share_deleted": lineage.share_deleted,
         "basel_seconds": seconds,
+        "basel_diverges": diverges,
         "intact": intact,
     }, fault

@@ -45,8 +45,12 @@ class _Touched:
     """(n,) what must be added to the factor of -eta C u, as b' is not b."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def update_averaged(descent: Descent, trace: Trace, averaged: Averaged, visits: Visits) -> Updated:
-    """Return the change of the parameters (method ``delta`` on kind ``averaged``)."""
+    """Return the change of the parameters (method ``delta`` on kind ``averaged``).
+
+    It may overflow where the rows left have other curvature altogether: ``strays`` tells.
+    """
     blocks = averaged.blocks
     size = trace.trajectory.shape[1]
     starts = np.zeros((blocks.count + 1, size))

@@ -20,7 +20,8 @@ from .losses import Loss, coefficients, dot, falling
 
 _LINEAR, _SOFTMAX = int(Loss.LINEAR), int(Loss.SOFTMAX)
 LIMIT = 1e10
-"""A parameter beyond this means that the descent diverges."""
+"""A parameter beyond this means that the descent diverges; for linear models, times the largest label
+met so far where that is above 1."""
 FUSED_WIDTH = 128
 """Models of one row up to this width take the fused loop; wider ones and softmax take BLAS."""
 
@@ -190,6 +191,7 @@ def _descend(  # type: ignore[no-untyped-def]
     trajectory,
     gradients,
     live,
+    limit,
 ):
     """Run a window's iterations; return the iteration that diverged, or -1."""
     pieces = len(edges) - 1
@@ -215,7 +217,7 @@ def _descend(  # type: ignore[no-untyped-def]
                 for j in range(w.shape[1]):
                     w[i, j] = decay * w[i, j] + factor * gradient[i, j]
                     gradient[i, j] = 0.0
-                    bounded = bounded and abs(w[i, j]) < LIMIT
+                    bounded = bounded and abs(w[i, j]) < limit
             count[0] = 0
             if not bounded:
                 return t
@@ -240,10 +242,13 @@ class Descender:
         self._fused = narrow if fused is None else fused
         self._gradient = np.zeros_like(w)
         self._count = np.zeros(1, np.int64)
+        self._limit = LIMIT
 
     def take(self, window: Window) -> None:
         """Run the iterations that a window completes; DivergedError names the one that diverges."""
         trace, descent = self._trace, self._descent
+        if descent.loss == Loss.LINEAR and len(window.labels):
+            self._limit = max(self._limit, LIMIT * float(np.abs(window.labels).max()))
         diverged = _descend(
             int(descent.loss),
             self._fused,
@@ -260,6 +265,7 @@ class Descender:
             trace.trajectory,
             trace.gradients,
             trace.live,
+            self._limit,
         )
         if diverged >= 0:
             raise DivergedError(int(diverged))

@@ -23,6 +23,7 @@ DTYPES = ("float32", "float64")
 DEFAULT_L2 = 0.001
 DEFAULT_BATCH_SIZE = 1000
 DEFAULT_ITERATIONS = 1000
+MOST_ITERATIONS = 100_000_000
 DEFAULT_BLOCKS = 10
 """Blocks of the averaged kind."""
 BLOCK_BYTES = 4 << 20
@@ -100,6 +101,8 @@ def check_settings(
     for name, value in (("batch_size", batch_size), ("iterations", iterations)):
         if whole(name, value) < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
+    if iterations > MOST_ITERATIONS:
+        raise ValueError(f"iterations is {iterations}; it may be {MOST_ITERATIONS:,} at most")
     whole("random_state", random_state)
     if not 0.0 <= real("validation", validation) < 1.0:
         raise ValueError(f"validation is {validation}; it must lie in [0, 1)")

@@ -29,7 +29,7 @@ from .provenance import (
 )
 from .regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings, keeps_products
 from .schedule import Schedule
-from .update import Updated, rebase_block, update, update_priu
+from .update import Updated, rebase_block, strays, update, update_priu
 from .visits import Leaving, Visits, find_visits
 
 PIECE = 65_536
@@ -223,6 +223,15 @@ def _averaged(
     return AveragedBlocks(blocks, tuple(parts))
 
 
+class StrayedError(ArithmeticError):
+    """An update went where the linearisation does not hold."""
+
+
+def _check(updated: Updated, trained: Trained, exactly: bool) -> None:
+    if (reason := strays(updated, trained.w, exactly)) is not None:
+        raise StrayedError(reason)
+
+
 def delete(
     settings: RegressionSettings,
     schedule: Schedule,
@@ -232,7 +241,8 @@ def delete(
 ) -> Trained:
     """Return the model without some rows, by ``delta`` or ``priu``, ready for the next deletion.
 
-    ``priu`` needs exact provenance, and both need some. Raises ValueError otherwise.
+    ``priu`` needs exact provenance, and both need some. Raises ValueError otherwise, and
+    StrayedError where the update can't be what a retrain gives.
     """
     trace, kept = trained.trace, trained.kept
     if kept is None or (method == PRIU and isinstance(kept, AveragedBlocks)):
@@ -240,9 +250,11 @@ def delete(
     visits = find_visits(settings.loss, schedule, leaving, trace.trajectory)
     if isinstance(kept, AveragedBlocks):
         updated = update_averaged(settings.descent, trace, kept, visits)
+        _check(updated, trained, False)
         w = trained.w + updated.change.reshape(trained.w.shape)
         return Trained(w, *_rebased_averaged(settings, trace, kept, visits, updated))
     updated = update(settings.descent, trace, kept, visits)
+    _check(updated, trained, settings.loss == Loss.LINEAR)
     w = trained.w + updated.change.reshape(trained.w.shape)
     if method == PRIU:
         w = update_priu(settings.descent, trace, kept, visits, np.zeros(w.size)).reshape(w.shape)

@@ -183,7 +183,7 @@ class Regression(Estimator):
 
         method: ``delta`` and ``priu`` (exact provenance only) update the parameters by the
         provenance, ``basel`` trains again on the rows that are left with the same mini-batches;
-        without provenance ``delta`` does that too. Units that are not in the model are ignored and
+        without provenance ``delta`` does that too, and where an update can't hold. Units that are not in the model are ignored and
         counted. The rows are overwritten in the model's own memory.
         """
         rows = self._fitted()
@@ -197,7 +197,11 @@ class Regression(Estimator):
         change = 0.0
         state = self._state
         if state is not None and len(index):
-            trained = self._without(state, index, method)
+            try:
+                trained = self._without(state, index, method)
+            except arrays.StrayedError:
+                method = BASEL
+                trained = self._without(state, index, method)
             after = np.zeros_like(state.trained.w) if trained is None else trained.w
             change = float(np.linalg.norm(after - state.trained.w))
             self._state = None if trained is None else replace(state, trained=trained)

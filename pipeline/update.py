@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .descent import Descent, Trace
+from .descent import LIMIT, Descent, Trace
 from .losses import Loss
 from .provenance import Exact, Real, add_curvature, pack, packed_times
 from .visits import Visits, add_curved, add_gradients
@@ -36,6 +36,20 @@ class Updated:
     """(P,) w' - w at the end."""
     starts: NDArray[np.float64]
     """(blocks + 1, P) u at each block's first iteration, and at the end."""
+
+
+def strays(updated: Updated, w: NDArray[np.float64], exactly: bool) -> str | None:
+    """Why an update can't be what a retrain gives; None where it may be.
+
+    exactly: a linear model with exact curvature, where nothing was linearised. Elsewhere the
+    expansion around the old trajectory holds for changes that are small against w.
+    """
+    if not np.abs(updated.starts).max() < LIMIT:
+        return "the update does not converge on the rows left"
+    farthest = float(np.linalg.norm(updated.starts, axis=1).max())
+    if farthest > float(np.linalg.norm(w)) and not exactly:
+        return "the update moves the parameters by more than their own size"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ from regression_workspace import (
     AVERAGED,
     EXACT,
     SMALL,
+    D,
     afresh,
     arrays,
     delete,
+    import_rows,
     norm,
     opened,
     problem,
@@ -180,3 +182,67 @@ def test_a_learning_rate_beyond_the_limit_is_warned_of(
     warned = json.loads(captured.out)["warnings"]
     assert len(warned) == 1 and f"exceeds 1/L = {limit:.4g}" in warned[0]
     assert captured.err == f"warning: {warned[0]}\n"
+
+
+# ---- what can't be updated
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic", "softmax"])
+def test_no_deletion_waits_for_a_descent(cli: Cli, tmp_path: Path, loss: str) -> None:
+    """All but two rows far out go: updates stray, and the linear model's retrain diverges too."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(101, D)).astype(np.float32)
+    x[0], x[1] = 1000, [1000, -1000, 1000, -1000]
+    labels = {
+        "linear": x[:, 0] + rng.normal(size=101),
+        "logistic": (rng.normal(size=101) > 0).astype(int),
+        "softmax": rng.integers(0, 3, 101),
+    }
+    import_rows(cli, tmp_path, x, labels[loss])
+    given = ("-p", "validation=0", "-p", "iterations=1000", *INLINE)
+    for kind in ("exact", "averaged", "none"):
+        arguments = ("--data", "t", "--algorithm", loss, "-p", f"provenance={kind}", *given)
+        cli("train", kind, *arguments)
+    done = delete(cli, *range(2, 101))
+    action = "failed" if loss == "linear" else "retrained"
+    for model, report in done.items():
+        assert (report["action"], report["exactness"]) == (action, "exact"), report
+        assert cli("model", "show", model)["failed"] == (action == "failed")
+        found = cli("verify", model, *INLINE)
+        assert found["distance"] == 0.0 and found["basel_diverges"] == (action == "failed")
+    if action == "failed":
+        rows = write_rows(tmp_path / "new.csv", x[:3], labels[loss][:3])
+        assert "train a new model" in cli("predict", "exact", rows, "--format", "csv", code=1)
+    done = delete(cli, 0, 1)
+    for model, report in done.items():
+        assert (report["action"], report["empty"]) == ("retrained", True)
+        cli("verify", model, *INLINE)
+
+
+def test_the_standardisation_goes_with_the_last_training_row(cli: Cli, tmp_path: Path) -> None:
+    """The mean of equal rows is the row itself."""
+    x = np.full((5, D), 3.25, np.float32) + np.arange(D, dtype=np.float32)
+    import_rows(cli, tmp_path, x, np.array([0, 1, 0, 1, 1]))
+    train(cli, "m", "logistic", "-p", "validation=0")
+    delete(cli, *range(5))
+    held = arrays(tmp_path, "m")
+    assert not held["mean"].any() and (held["scale"] == 1.0).all()
+    wanted = x[:1].astype(np.float64).tobytes()
+    assert not any(wanted in array.tobytes() for array in held.values())
+    cli("verify", "m", *INLINE)
+
+
+@pytest.mark.parametrize("name", ["C", "parameters", "digests"])
+def test_a_missing_file_is_a_fault(cli: Cli, tmp_path: Path, name: str) -> None:
+    start(cli, tmp_path, "logistic")
+    train(cli, "m", "logistic", *EXACT)
+    next(opened(tmp_path, "m").version.path.glob(f"{name}/c*")).unlink()
+    cli("verify", "m", *INLINE, code=5)
+
+
+def test_sizes_of_nothing_are_refused(cli: Cli, tmp_path: Path) -> None:
+    start(cli, tmp_path)
+    for option in ("--memory", "--disk"):
+        assert "above 0" in train(cli, "m", "linear", option, "0", code=2)
+        arguments = ("--data", "t", "--algorithm", "k-means", option, "1GB", *INLINE)
+        assert "regressions" in cli("train", "k", *arguments, code=2)

@@ -335,3 +335,19 @@ def test_the_logistic_optimum_is_scikit_learn_s(kind: type[Regression]) -> None:
 @pytest.mark.parametrize("name", ["LinearRegression", "LogisticRegression", "SoftmaxRegression"])
 def test_names_are_exported(name: str) -> None:
     assert name in expunge.__all__ and issubclass(getattr(expunge, name), Regression)
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, SoftmaxRegression])
+@pytest.mark.parametrize("provenance", ["exact", "averaged"])
+def test_an_update_that_strays_is_a_retrain(kind: type[Regression], provenance: str) -> None:
+    """Two rows far out make the scale; without the others' curvature no expansion holds."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(101, 2))
+    x[:2] = [[1000, 1000], [1000, -1000]]
+    y = rng.normal(size=101) > 0
+    y[:2] = [True, False]
+    made = {name: kind(provenance=name, random_state=0).fit(x, y) for name in (provenance, "none")}
+    done = {name: model.delete(range(2, 101)) for name, model in made.items()}
+    assert done[provenance].method == "basel"
+    one, other = (parameters(model) for model in made.values())
+    np.testing.assert_array_equal(one, other)
