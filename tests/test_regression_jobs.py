@@ -111,7 +111,7 @@ def test_the_arrays_of_a_version(cli: Cli, tmp_path: Path, kind: str) -> None:
         "mean": (D,),
         "scale": (D,),
         "classes": (3,),
-        "rows": (2,),
+        "rows": (3,),
         "distance": (4,),
     }
     if kind == "exact":
