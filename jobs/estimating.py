@@ -6,7 +6,6 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ..pipeline.estimate import Estimate, estimate_distance, sample_size, strata, update_work
 from ..pipeline.forces import Batches
@@ -15,6 +14,7 @@ from ..pipeline.remainders import Rows
 from ..pipeline.visits import Leaving
 from .regression_arrays import RegressionModel, StoredTrace
 from .regression_rows import RegressionRows, encode
+from .threads import one_blas_thread
 from .update_regression import Outcome
 
 PRECISION = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -30,7 +30,7 @@ def estimate_update(
     if not len(outcome.when):
         return Estimate(0.0, 0.0, 0.0), 0, 0.0
     averaged = settings.provenance == AVERAGED
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         blocks = settings.composed
         work = update_work(blocks, model.parameters.size, outcome.when, averaged)
         count, places = sample_size(work, rows.width, rows.outputs)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ..pipeline.descent import Descender, DivergedError, Trace
 from ..pipeline.losses import Loss
@@ -43,6 +42,7 @@ from .errors import DivergenceError
 from .fold import Fold, split_cells
 from .regression_arrays import PRODUCT, TRACE, Digests
 from .regression_rows import RegressionRows, cut
+from .threads import one_blas_thread
 
 STRETCH_BYTES = 64 << 20
 """Trace that the descent holds before it writes it down."""
@@ -112,7 +112,7 @@ def descend_stored(
         if done:
             w = _after(rows, target.trace(done - 1))
     stretch = max(1, STRETCH_BYTES // (16 * rows.parameters * blocks.length))
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         for first in range(done, blocks.count, stretch):
             last = min(first + stretch, blocks.count)
             begin, end = blocks.span(first)[0], blocks.span(last - 1)[1]
@@ -192,7 +192,7 @@ def capture_blocks(task: CaptureTask) -> Written:
     rows, target = task.rows, task.target
     kinds = {EXACT: _capture_exact, AVERAGED: _capture_mean}
     names = [n for n in target.specs if n not in (*TRACE, PRODUCT)]
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         for block in task.blocks:
             if all(target.has(name, block) for name in names):
                 for name in names:

@@ -12,7 +12,6 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ..pipeline.averaged import rebase_averaged_block, update_averaged
 from ..pipeline.regression import AVERAGED
@@ -31,6 +30,7 @@ from .regression_arrays import (
     read_trace,
 )
 from .regression_rows import RegressionRows
+from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
 
 DELTA, PRIU, BASEL = "delta", "priu", "basel"
@@ -61,7 +61,7 @@ def update_stored(
     """
     settings, version = model.settings, model.version
     started = perf_counter()
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)
         first = int(when[0]) // settings.block if len(when) else settings.blocks.count
         spans = _needed(model, when, method)
@@ -129,7 +129,7 @@ class RebaseTask:
 def rebase_blocks(task: RebaseTask) -> Written:
     """Write the chunks of some blocks: rebased where rows or u change them, linked where not."""
     found = Written({}, {})
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         for block, gone, start in zip(task.blocks, task.gone, task.starts, strict=True):
             found |= _rebase(task.model, task.target, block, gone, start)
     return found

@@ -22,8 +22,8 @@ _LINEAR, _SOFTMAX = int(Loss.LINEAR), int(Loss.SOFTMAX)
 LIMIT = 1e10
 """A parameter beyond this means that the descent diverges; for linear models, times the largest label
 met so far where that is above 1."""
-FUSED_WIDTH = 128
-"""Models of one row up to this width take the fused loop; wider ones and softmax take BLAS."""
+FUSED_WIDTH = 1024
+"""Design matrices up to this width take the fused loop, wider ones take BLAS."""
 
 
 class DivergedError(ArithmeticError):
@@ -238,8 +238,7 @@ class Descender:
         self.w = w
         self._descent = descent
         self._trace = Trace.empty(0, w.size) if trace is None else trace
-        narrow = descent.loss != Loss.SOFTMAX and w.shape[1] <= FUSED_WIDTH
-        self._fused = narrow if fused is None else fused
+        self._fused = w.shape[1] <= FUSED_WIDTH if fused is None else fused
         self._gradient = np.zeros_like(w)
         self._count = np.zeros(1, np.int64)
         self._limit = LIMIT

@@ -42,7 +42,7 @@ from expunge.jobs.update_regression import Outcome, rebase_stored, update_stored
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.averaged import update_averaged
 from expunge.pipeline.provenance import Blocks, Real
-from expunge.pipeline.regression import AVERAGED
+from expunge.pipeline.regression import AVERAGED, held_out
 from expunge.pipeline.update import update
 from expunge.pipeline.visits import Leaving, find_visits
 from expunge.storage.files import sweep
@@ -170,8 +170,10 @@ def measured(
     row, model = open_model(ws, model_name)
     _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
     units = sampled_units(ws, row["data_set"], 0.001 if rate == "one" else float(rate), 3)
+    if rate == "one":
+        units = units[~held_out(units, model.settings)][:1]
     started = perf_counter()
-    gathered = gather(data_set, units[:1] if rate == "one" else units, ws.ledger.salt, InlineFold())
+    gathered = gather(data_set, units, ws.ledger.salt, InlineFold())
     gathering = perf_counter() - started
     rows = RegressionRows(data_set, model.settings, model.design, model.classes, gathered.slots)
     leaving = leaving_rows(rows, gathered)
