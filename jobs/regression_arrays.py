@@ -22,7 +22,7 @@ from ..pipeline.estimate import Estimate
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import Blocks, Real, packed_size
 from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings
-from ..storage.chunks import Index, read_part
+from ..storage.chunks import Index, read_items, read_part
 from ..storage.schema import ArraySpec, whole
 from ..storage.versions import NamedArray, Version
 
@@ -161,6 +161,14 @@ class StoredTrace:
     def read(self, name: str, first: int, out: NDArray[Any]) -> None:
         """Fill out with an array's iterations from ``first`` on."""
         read_part(self._version.path, name, self._version.specs[name], first, out)
+
+    def trace_at(self, iterations: NDArray[np.int64], count: int) -> Trace:
+        """Return the room of ``count`` iterations with some of them, ascending, read."""
+        version = self._version
+        trace = Trace.empty(count, version.specs["trajectory"].shape[1])
+        for name, array in zip(TRACE, (trace.trajectory, trace.gradients, trace.live), strict=True):
+            read_items(version.path, name, version.specs[name], iterations, array)
+        return trace
 
     def trace(self, spans: Iterable[tuple[int, int]], iterations: int) -> Trace:
         """Return the whole trace's room with the iterations first <= t < last of each span read."""

@@ -64,8 +64,11 @@ def update_stored(
     with one_blas_thread():
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)
         first = int(when[0]) // settings.block if len(when) else settings.blocks.count
-        spans = _needed(model, when, method)
-        trace = StoredTrace(version).trace(spans, settings.iterations)
+        reader = StoredTrace(version)
+        if settings.provenance == AVERAGED:
+            trace = reader.trace_at(np.unique(when), settings.iterations)
+        else:
+            trace = reader.trace(_needed(model, when, method), settings.iterations)
         visits = visits_at(
             settings.loss, when, leaving.rows[which], leaving.labels[which], trace.trajectory
         )
@@ -84,16 +87,18 @@ def update_stored(
 
 
 def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:
-    """The iterations whose trace an update looks at: the visited composed blocks', or all from the
-    first visit on where no products are kept; ``priu`` takes every one."""
+    """The iterations whose trace an update with exact curvature looks at.
+
+    The visited composed blocks', or all from the first visit on where no products are kept; ``priu``
+    takes every one.
+    """
     settings = model.settings
     if method == PRIU:
         return [(0, settings.iterations)]
     if not len(when):
         return []
     composed = settings.composed
-    averaged = settings.provenance == AVERAGED
-    if not averaged and not StoredExact(model.version, settings).has_products:
+    if not StoredExact(model.version, settings).has_products:
         return [(composed.span(int(when[0]) // composed.length)[0], settings.iterations)]
     touched = np.unique(when // composed.length)
     runs = np.split(touched, np.flatnonzero(np.diff(touched) != 1) + 1)
