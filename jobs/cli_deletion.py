@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ..pipeline.regression import DELTA, METHODS
 from .console import (
     Cluster,
     Json,
@@ -37,7 +38,6 @@ from .requests import (
 )
 from .resuming import resume
 from .scanning import scan
-from .update_regression import DELTA, METHODS
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from ..pipeline.regression import DELTA
 from ..storage.cells import fingerprints
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.fence import Fence
@@ -28,7 +29,6 @@ from .ledger import now
 from .model_family import Change, NextVersion
 from .plan import Gathered, gather
 from .training import family_of
-from .update_regression import DELTA
 from .workspace import Workspace
 
 Progress = Callable[[str], None]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..pipeline.design import Design
 from ..pipeline.estimate import Estimate, accumulated
 from ..pipeline.losses import Loss
-from ..pipeline.regression import EXACT, NO_PROVENANCE, RegressionSettings, held_out
+from ..pipeline.regression import BASEL, EXACT, NO_PROVENANCE, PRIU, RegressionSettings, held_out
 from ..pipeline.update import Updated, strays
 from ..pipeline.visits import Leaving
 from ..storage import files
@@ -35,7 +35,7 @@ from .regression_rows import RegressionRows, encode
 from .regression_store import open_model, seal, version_attrs
 from .regression_training import epochs
 from .train_regression import Target, capture_stored, descend_stored
-from .update_regression import BASEL, PRIU, Outcome, rebase_stored, update_stored
+from .update_regression import Outcome, rebase_stored, update_stored
 from .workspace import Workspace
 
 RETRAIN_SHARE = 0.2
@@ -206,7 +206,7 @@ def _updated(work: _Work, row: Mapping[str, Any], update: _Update) -> _Written:
     outcome = update.outcome
     started = perf_counter()
     digests = rebase_stored(
-        work.model, begun.target, work.rows, work.leaving, outcome, change.fold, change.progress
+        work.model, begun.target, work.leaving, outcome, change.fold, change.progress
     )
     rebased = perf_counter() - started
     u = outcome.updated.change

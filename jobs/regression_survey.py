@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..pipeline.design import Design, Moments
 from ..pipeline.losses import Loss, evaluate, smoothness
-from ..pipeline.regression import RegressionSettings, held_out
+from ..pipeline.regression import SMOOTHNESS_ROWS, RegressionSettings, held_out
 from ..storage.dataset import DataSet
 from .errors import UsageError
 from .fold import Fold, split_cells
@@ -18,8 +18,6 @@ from .regression_rows import RegressionRows
 
 SURVEY_RATE = 2e8
 """Values (rows x features) that a thread surveys in a second, roughly."""
-SAMPLE_ROWS = 20_000
-"""Rows from which L is estimated."""
 MAX_CLASSES = 1000
 CLASS_LIST = 12
 
@@ -116,10 +114,10 @@ def lipschitz(rows: RegressionRows) -> tuple[float, int]:
     count = 0
     for cell in range(rows.data_set.cells):
         x, _ = rows.cell(cell)
-        x = x[: SAMPLE_ROWS - count]
+        x = x[: SMOOTHNESS_ROWS - count]
         total += x.T @ x
         count += len(x)
-        if count >= SAMPLE_ROWS:
+        if count >= SMOOTHNESS_ROWS:
             break
     return smoothness(rows.settings.loss, total / max(1, count), rows.settings.l2), count
 

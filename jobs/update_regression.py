@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.averaged import rebase_averaged_block, update_averaged
-from ..pipeline.regression import AVERAGED
+from ..pipeline.regression import AVERAGED, PRIU
 from ..pipeline.update import Updated, rebase_block, update, update_priu
 from ..pipeline.visits import Leaving, visits_at
 from ..storage.chunks import link_chunk
@@ -33,8 +33,6 @@ from .regression_rows import RegressionRows
 from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
 
-DELTA, PRIU, BASEL = "delta", "priu", "basel"
-METHODS = (DELTA, PRIU, BASEL)
 REBASE_RATE = 2e9
 """Curvature values that a thread rebases in a second, roughly."""
 
@@ -48,6 +46,8 @@ class Outcome:
     """The first block that has a visit; the number of blocks if none has."""
     when: NDArray[np.int64]
     """(v,) the iterations that use deleted rows, ascending."""
+    which: NDArray[np.int64]
+    """(v,) the row of each use."""
     seconds: float
     """From the deleted rows in memory to the new parameters."""
 
@@ -83,7 +83,7 @@ def update_stored(
                 start = trace.trajectory[0]
                 w = update_priu(settings.descent, trace, exact, visits, start)
                 found = Updated(w - model.parameters.ravel(), found.starts)
-    return Outcome(found, first, when, perf_counter() - started)
+    return Outcome(found, first, when, which, perf_counter() - started)
 
 
 def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:
@@ -194,7 +194,6 @@ def _link(model: RegressionModel, target: Target, name: str, block: int) -> Dige
 def rebase_stored(
     model: RegressionModel,
     target: Target,
-    rows: RegressionRows,
     leaving: Leaving,
     outcome: Outcome,
     fold: Fold,
@@ -211,7 +210,7 @@ def rebase_stored(
     todo = range(outcome.first_block, blocks.count)
     if not todo:
         return found.digests | _products(model, target, {})
-    when, which = rows.schedule.visits(leaving.cells, leaving.slots)
+    when, which = outcome.when, outcome.which
     edges = np.searchsorted(when, np.arange(blocks.count + 1) * blocks.length)
     per = blocks.length // model.settings.composed.length
     values = model.settings.iterations * model.parameters.size**2

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline import quantized
+from ..pipeline.regression import BASEL
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from ..storage.versions import digest, read_version
@@ -20,7 +21,6 @@ from .errors import UsageError
 from .fold import Fold, split_cells
 from .kmeans_arrays import settings_from_json, to_arrays
 from .train_kmeans import StoredPasses, warm_up
-from .update_regression import BASEL
 from .verifying_regression import verify_against_basel
 from .workspace import Workspace
 

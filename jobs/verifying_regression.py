@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..pipeline.losses import Loss
+from ..pipeline.regression import BASEL
 from ..storage.errors import CorruptError, MissingError
 from ..storage.versions import check_version
 from .errors import DivergenceError, VerifyError
@@ -18,7 +19,6 @@ from .regression_store import open_model
 from .regression_survey import scores, survey
 from .regression_training import majority
 from .train_regression import descend_stored
-from .update_regression import BASEL
 from .workspace import Workspace
 
 FACTOR = 10.0

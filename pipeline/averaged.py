@@ -59,9 +59,8 @@ def update_averaged(descent: Descent, trace: Trace, averaged: Averaged, visits: 
     u = np.zeros(size)
     for block in range(int(visits.iteration[0]) // blocks.length, blocks.count):
         first, last = blocks.span(block)
-        here = _part(trace, first, last)
-        own = visits.between(first, last)
-        u, _ = _through_block(descent, here, averaged.eigen(block), _shifted(own, first), u, False)
+        here, own = trace.part(first, last), visits.part(first, last)
+        u, _ = _through_block(descent, here, averaged.eigen(block), own, u, False)
         starts[block + 1] = u
     return Updated(u, starts)
 
@@ -118,14 +117,6 @@ def _without(
     found = decompose((np.tril(mean) - np.tril(lost)) / count)
     kind = eigen[1].dtype
     return found[0].astype(kind), found[1].astype(kind)
-
-
-def _part(trace: Trace, first: int, last: int) -> Trace:
-    return Trace(trace.trajectory[first:last], trace.gradients[first:last], trace.live[first:last])
-
-
-def _shifted(visits: Visits, first: int) -> Visits:
-    return Visits(visits.iteration - first, visits.rows, visits.coefficients, visits.curvature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import lloyd, quantized, replay
 from .arrays import ArrayPasses, ordinals_of
+from .estimators import Estimator
 from .fixedpoint import CENTROID_GRID, LOSS_UNIT, Scaling, exact_loss
 from .quantized import Centroids, Record, Settings
 from .replay import Removed
@@ -101,7 +101,7 @@ def delete_rows(
     return replay.delete(record, removed, remaining, settings, assign_removed, share)
 
 
-class KMeans:
+class KMeans(Estimator):
     """k-means (Lloyd, k-means++ seeding) from which rows can be deleted exactly.
 
     Parameters
@@ -226,25 +226,6 @@ class KMeans:
             if number + 1 == len(lefts) or lefts[number + 1] > right:
                 before = ids[start - 1] if start else ids[right] if right < len(ids) else 0
                 ids[start:right] = before
-
-    def __copy__(self) -> Self:
-        """A copy has rows of its own: a deletion from one must not take them from the other."""
-        return deepcopy(self)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments by name, as scikit-learn does."""
-        return {name: getattr(self, name) for name in self._parameters}
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set constructor arguments by name; ValueError for unknown ones."""
-        for name, value in parameters.items():
-            if name not in self._parameters:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has "
-                    f"{', '.join(self._parameters)}"
-                )
-            setattr(self, name, value)
-        return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the index (n,) of each row's nearest centre in ``cluster_centers_``."""

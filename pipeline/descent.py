@@ -90,6 +90,10 @@ class Trace:
             np.zeros(iterations, np.int64),
         )
 
+    def part(self, first: int, last: int) -> Trace:
+        """Return the iterations first <= t < last, shared."""
+        return Trace(self.trajectory[first:last], self.gradients[first:last], self.live[first:last])
+
 
 @njit(cache=True, inline="always")
 def _coefficient(loss, score, label):  # type: ignore[no-untyped-def]

@@ -19,11 +19,15 @@ from .validation import real, whole
 
 EXACT, AVERAGED, NO_PROVENANCE = "exact", "averaged", "none"
 KINDS = (EXACT, AVERAGED, NO_PROVENANCE)
+DELTA, PRIU, BASEL = "delta", "priu", "basel"
+METHODS = (DELTA, PRIU, BASEL)
 DTYPES = ("float32", "float64")
 DEFAULT_L2 = 0.001
 DEFAULT_BATCH_SIZE = 1000
 DEFAULT_ITERATIONS = 1000
 MOST_ITERATIONS = 100_000_000
+SMOOTHNESS_ROWS = 20_000
+"""Training rows that the Lipschitz constant is taken from, at most."""
 DEFAULT_BLOCKS = 10
 """Blocks of the averaged kind."""
 BLOCK_BYTES = 4 << 20

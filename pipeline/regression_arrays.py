@@ -27,15 +27,13 @@ from .provenance import (
     pack,
     packed_size,
 )
-from .regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings, keeps_products
+from .regression import AVERAGED, EXACT, NO_PROVENANCE, PRIU, RegressionSettings, keeps_products
 from .schedule import Schedule
 from .update import Updated, rebase_block, strays, update, update_priu
 from .visits import Leaving, Visits, find_visits
 
 PIECE = 65_536
 """Rows that are standardised at a time."""
-DELTA, PRIU, BASEL = "delta", "priu", "basel"
-METHODS = (DELTA, PRIU, BASEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +266,7 @@ def _rebased_exact(
     for block, first, last, own in _moved_blocks(kept.blocks, visits):
         start = updated.starts[block]
         here = rebase_block(
-            settings.descent, _part_of(trace, first, last), kept.parts[block], own, start
+            settings.descent, trace.part(first, last), kept.parts[block], own, start
         )
         _put(fresh, first, last, here.trace)
         if len(own.iteration):
@@ -289,7 +287,7 @@ def _rebased_averaged(
     for block, first, last, own in _moved_blocks(kept.blocks, visits):
         start = updated.starts[block]
         here = rebase_averaged_block(
-            settings.descent, _part_of(trace, first, last), kept.parts[block], own, start
+            settings.descent, trace.part(first, last), kept.parts[block], own, start
         )
         _put(fresh, first, last, here.trace)
         parts[block] = here.eigen
@@ -302,14 +300,7 @@ def _moved_blocks(blocks: Blocks, visits: Visits) -> Iterator[tuple[int, int, in
         return
     for block in range(int(visits.iteration[0]) // blocks.length, blocks.count):
         first, last = blocks.span(block)
-        own = visits.between(first, last)
-        shifted = Visits(own.iteration - first, own.rows, own.coefficients, own.curvature)
-        yield block, first, last, shifted
-
-
-def _part_of(trace: Trace, first: int, last: int) -> Trace:
-    """Return the iterations first <= t < last of a trace, shared."""
-    return Trace(trace.trajectory[first:last], trace.gradients[first:last], trace.live[first:last])
+        yield block, first, last, visits.part(first, last)
 
 
 def _copied(trace: Trace) -> Trace:

@@ -17,25 +17,28 @@ from .estimators import Estimator
 from .losses import Loss, smoothness
 from .regression import (
     AVERAGED,
+    BASEL,
     DEFAULT_BATCH_SIZE,
     DEFAULT_ITERATIONS,
     DEFAULT_L2,
+    DELTA,
     EXACT,
+    METHODS,
     NO_PROVENANCE,
+    PRIU,
+    SMOOTHNESS_ROWS,
     RegressionSettings,
     batch_slots,
     block_length,
     check_settings,
     provenance_bytes,
 )
-from .regression_arrays import BASEL, DELTA, METHODS, PRIU, Rows, Trained
+from .regression_arrays import Rows, Trained
 from .regression_labels import checked_labels
 from .validation import InvalidParameterError, checked_rows, checked_units, listed, whole
 
 EXACT_BYTES = 2**30
 """Exact provenance is the default up to this size."""
-SMOOTHNESS_ROWS = 20_000
-"""Rows, evenly spaced, that the Lipschitz constant is taken from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ class Visits:
             self.iteration[a:b], self.rows[a:b], self.coefficients[a:b], self.curvature[a:b]
         )
 
+    def part(self, first: int, last: int) -> Visits:
+        """Return ``between``, with iterations counted from ``first``."""
+        own = self.between(first, last)
+        return Visits(own.iteration - first, own.rows, own.coefficients, own.curvature)
+
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
         """Return how many rows each iteration first <= t < last loses."""
         here = self.between(first, last).iteration - first

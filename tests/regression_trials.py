@@ -24,9 +24,8 @@ from expunge.pipeline.estimate import (
 )
 from expunge.pipeline.forces import Batches
 from expunge.pipeline.provenance import curvature
-from expunge.pipeline.regression import RegressionSettings
+from expunge.pipeline.regression import DELTA, RegressionSettings
 from expunge.pipeline.regression_arrays import (
-    DELTA,
     AveragedBlocks,
     ExactBlocks,
     Rows,

@@ -241,7 +241,7 @@ def rebased(
         create_version(path, specs, {})
         started = perf_counter()
         fold = InlineFold()
-        digests = rebase_stored(model, target, rows, leaving, outcome, fold, lambda _: None)
+        digests = rebase_stored(model, target, leaving, outcome, fold, lambda _: None)
         rebasing = perf_counter() - started
         started = perf_counter()
         w = model.parameters + outcome.updated.change.reshape(model.parameters.shape)
