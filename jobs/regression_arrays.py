@@ -162,10 +162,10 @@ class StoredTrace:
         """Fill out with an array's iterations from ``first`` on."""
         read_part(self._version.path, name, self._version.specs[name], first, out)
 
-    def trace_at(self, iterations: NDArray[np.int64], count: int) -> Trace:
-        """Return the room of ``count`` iterations with some of them, ascending, read."""
+    def trace_at(self, iterations: NDArray[np.int64]) -> Trace:
+        """Return the trace of some iterations, ascending."""
         version = self._version
-        trace = Trace.empty(count, version.specs["trajectory"].shape[1])
+        trace = Trace.empty(len(iterations), version.specs["trajectory"].shape[1])
         for name, array in zip(TRACE, (trace.trajectory, trace.gradients, trace.live), strict=True):
             read_items(version.path, name, version.specs[name], iterations, array)
         return trace

@@ -7,7 +7,7 @@ up and no stored array holds a deleted row's term.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -65,18 +65,21 @@ def update_stored(
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)
         first = int(when[0]) // settings.block if len(when) else settings.blocks.count
         reader = StoredTrace(version)
+        gone, labels = leaving.rows[which], leaving.labels[which]
         if settings.provenance == AVERAGED:
-            trace = reader.trace_at(np.unique(when), settings.iterations)
-        else:
-            trace = reader.trace(_needed(model, when, method), settings.iterations)
-        visits = visits_at(
-            settings.loss, when, leaving.rows[which], leaving.labels[which], trace.trajectory
-        )
-        if settings.provenance == AVERAGED:
+            at, place = np.unique(when, return_inverse=True)
+            trace = reader.trace_at(at)
+            terms = visits_at(settings.loss, place, gone, labels, trace.trajectory)
             found = update_averaged(
-                settings.descent, trace, StoredAveraged(version, settings), visits
+                settings.descent,
+                trace,
+                StoredAveraged(version, settings),
+                replace(terms, iteration=when),
+                at,
             )
         else:
+            trace = reader.trace(_needed(model, when, method), settings.iterations)
+            visits = visits_at(settings.loss, when, gone, labels, trace.trajectory)
             exact = StoredExact(version, settings)
             found = update(settings.descent, trace, exact, visits)
             if method == PRIU:

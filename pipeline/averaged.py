@@ -46,21 +46,32 @@ class _Touched:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def update_averaged(descent: Descent, trace: Trace, averaged: Averaged, visits: Visits) -> Updated:
+def update_averaged(
+    descent: Descent,
+    trace: Trace,
+    averaged: Averaged,
+    visits: Visits,
+    at: NDArray[np.int64] | None = None,
+) -> Updated:
     """Return the change of the parameters (method ``delta`` on kind ``averaged``).
 
-    It may overflow where the rows left have other curvature altogether: ``strays`` tells.
+    at: the iterations that the trace has, ascending; by default all. It needs those with visits
+    alone. The result may overflow where the rows left have other curvature altogether: ``strays``
+    tells.
     """
     blocks = averaged.blocks
     size = trace.trajectory.shape[1]
+    at = np.arange(blocks.iterations) if at is None else at
     starts = np.zeros((blocks.count + 1, size))
     if not len(visits.iteration):
         return Updated(np.zeros(size), starts)
     u = np.zeros(size)
     for block in range(int(visits.iteration[0]) // blocks.length, blocks.count):
         first, last = blocks.span(block)
-        here, own = trace.part(first, last), visits.part(first, last)
-        u, _ = _through_block(descent, here, averaged.eigen(block), own, u, False)
+        a, b = np.searchsorted(at, (first, last))
+        own = visits.part(first, last)
+        touched = _touched(descent, trace.part(a, b), at[a:b] - first, own)
+        u, _ = _through_block(descent, touched, averaged.eigen(block), own, u, last - first, False)
         starts[block + 1] = u
     return Updated(u, starts)
 
@@ -85,9 +96,11 @@ def rebase_averaged_block(
     G' is what the new trajectory's own steps say: (eta / b') G' = u_{t+1} - (1 - eta lambda) u_t +
     (eta / b) G.
     """
-    end, history = _through_block(descent, trace, eigen, visits, start, True)
+    length = len(trace.live)
+    touched = _touched(descent, trace, np.arange(length), visits)
+    end, history = _through_block(descent, touched, eigen, visits, start, length, True)
     after = np.vstack([history[1:], end])
-    left = trace.live - visits.counts(0, len(trace.live))
+    left = trace.live - visits.counts(0, length)
     ratio = left / np.maximum(trace.live, 1)
     moved = (left / descent.learning_rate)[:, np.newaxis] * (after - descent.decay * history)
     remaining = moved + ratio[:, np.newaxis] * trace.gradients
@@ -174,10 +187,11 @@ def _bands(
 
 def _through_block(
     descent: Descent,
-    trace: Trace,
+    touched: _Touched,
     eigen: tuple[NDArray[Real], NDArray[Real]],
     visits: Visits,
     start: NDArray[np.float64],
+    length: int,
     whole: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return u (P,) after a block, and u (n, P) before each of its iterations if ``whole``.
@@ -185,7 +199,6 @@ def _through_block(
     Iterations without live rows count as if they had some: they are few, and u small there.
     """
     values, vectors = eigen
-    length = len(trace.live)
     if whole:
         vectors = vectors.astype(np.float64)
     kind = vectors.dtype
@@ -194,7 +207,6 @@ def _through_block(
     if not len(visits.iteration) and not whole:
         _raise_to(factors, length, v)
         return vectors @ v.astype(kind), np.empty((0, len(start)))
-    touched = _touched(descent, trace, visits)
     if whole:
         every = np.arange(len(touched.at))
         bands = [_Band(factors, vectors, 1, touched.at, every)]
@@ -258,9 +270,11 @@ def _corrected(
     return found
 
 
-def _touched(descent: Descent, trace: Trace, visits: Visits) -> _Touched:
+def _touched(descent: Descent, trace: Trace, known: NDArray[np.int64], visits: Visits) -> _Touched:
+    """What the visits do; known (n,): the iterations that the trace has."""
     at, starts, counts = np.unique(visits.iteration, return_index=True, return_counts=True)
-    live = trace.live[at].astype(np.float64)
+    places = np.searchsorted(known, at)
+    live = trace.live[places].astype(np.float64)
     left = live - counts
     edges = np.append(starts, len(visits.iteration)).astype(np.int64)
     rate = descent.learning_rate
@@ -268,7 +282,9 @@ def _touched(descent: Descent, trace: Trace, visits: Visits) -> _Touched:
         new = np.where(left > 0, rate / left, 0.0)
         ratio = np.where(left > 0, live / left, 0.0)
     forcing = np.empty((len(at), trace.trajectory.shape[1]))
-    _force(trace.gradients, at, edges, visits.rows, visits.coefficients, new, rate / live, forcing)
+    _force(
+        trace.gradients, places, edges, visits.rows, visits.coefficients, new, rate / live, forcing
+    )
     return _Touched(at, edges, forcing, new, ratio - 1.0)
 
 

@@ -32,6 +32,10 @@ SHARE = 0.1
 """Of the update's work that an estimate may cost, above the least size."""
 LEAST_ROWS, MOST_ROWS = 256, 512
 LEAST_STRATA, MOST_STRATA = 8, 32
+GONE_ROWS = 64
+"""Of the leaving rows, at most."""
+DECAY_ROWS = 64
+"""Rows of a sample that tell how an error decays."""
 ALIGNMENT = 0.4
 """Supposed cosine of the changes that two deletions make."""
 
@@ -117,17 +121,17 @@ def estimate_distance(
     exactly = descent.loss == Loss.LINEAR and not spans.averaged
     if exactly or not np.any(updated.starts):
         return Estimate(0.0, 0.0, rounding)
-    gone = leaving.thinned(len(sample.rows))
+    gone = leaving.thinned(GONE_ROWS)
     forces = (averaged_forces if spans.averaged else exact_forces)(
         Deletion(descent, spans, trajectory, sample, gone, batches), updated
     )
-    path = (int(descent.loss), descent.learning_rate, descent.l2, sample.rows)
-    ends = [carried(*path, forces.ahead, spans.lengths, m, forces.jumps) for m in forces.means]
+    path, ahead = _path(descent, sample, forces.ahead)
+    ends = [carried(*path, ahead, spans.lengths, m, forces.jumps) for m in forces.means]
     # What both halves agree on is free of sampling noise; below half of that noise nothing is seen.
     noise = float(np.square(ends[0] - ends[1]).sum()) / 4.0
     trend = max(noise / 4.0, float(ends[0] @ ends[1]))
     at = spans.coarse
-    late = (*path, forces.ahead[-1], np.append(spans.edges[0], spans.edges[at + 1]))
+    late = (*path, ahead[-1], np.append(spans.edges[0], spans.edges[at + 1]))
     squares = float(scattered(*late, forces.steps[at], forces.wander[at], forces.cycle))
     if spans.averaged and (batches.before - batches.after) * spans.blocks.length >= 2.0:
         squares += float(smeared(*late, forces.forcing[at], SMEAR, spans.blocks.length // 2))
@@ -149,6 +153,19 @@ def accumulated(before: Estimate, new: Estimate) -> Estimate:
         float(np.hypot(before.fluctuation, new.fluctuation)),
         before.rounding + new.rounding,
     )
+
+
+def _path(
+    descent: Descent, sample: Rows, ahead: NDArray[np.float64]
+) -> tuple[tuple[int, float, float, NDArray[np.float64]], NDArray[np.float64]]:
+    """What a Lanczos step takes, with every so many rows of the sample, and their curvature.
+
+    How fast an error decays is told by far fewer rows than what it is.
+    """
+    step = max(1, len(sample.rows) // DECAY_ROWS)
+    rows = np.ascontiguousarray(sample.rows[::step])
+    kind = (int(descent.loss), descent.learning_rate, descent.l2, rows)
+    return kind, np.ascontiguousarray(ahead[:, ::step])
 
 
 def _rounding(updated: Updated, trajectory: Vectors, precision: float) -> float:

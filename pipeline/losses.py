@@ -87,7 +87,9 @@ def coefficients(loss, scores, label, c):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def softmax(scores, p):  # type: ignore[no-untyped-def]
     """Fill p (q,) with the classes' probabilities."""
-    top = scores.max()
+    top = scores[0]
+    for k in range(1, len(scores)):
+        top = max(top, scores[k])
     total = 0.0
     for k in range(len(scores)):
         p[k] = exp(scores[k] - top)
@@ -108,6 +110,18 @@ def curvatures(loss, scores, label, pieces, curvature):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
+def both(loss, scores, label, pieces, c, curvature):  # type: ignore[no-untyped-def]
+    """Fill c (q,) as ``coefficients`` does, and the curvature (q,) as ``curvatures`` does."""
+    curvatures(loss, scores, label, pieces, curvature)
+    if loss == _SOFTMAX:
+        for k in range(len(scores)):
+            c[k] = -curvature[k]
+        c[int(label)] += 1.0
+    else:
+        coefficients(loss, scores, label, c)
+
+
+@njit(cache=True)
 def row_coefficients(loss, w, at, x, labels, c, curvature, pieces):  # type: ignore[no-untyped-def]
     """Fill c (n, q) and curvature (n, q) of rows x (n, m), row i under the model w[at[i]] (q m,)."""
     q, m = c.shape[1], x.shape[1]
@@ -116,8 +130,7 @@ def row_coefficients(loss, w, at, x, labels, c, curvature, pieces):  # type: ign
         own = w[at[i]]
         for k in range(q):
             scores[k] = dot(own[k * m : (k + 1) * m], x[i])
-        coefficients(loss, scores, labels[i], c[i])
-        curvatures(loss, scores, labels[i], pieces, curvature[i])
+        both(loss, scores, labels[i], pieces, c[i], curvature[i])
 
 
 @njit(cache=True)

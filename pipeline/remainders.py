@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .losses import PIECES, Loss, coefficients, curvatures, dot
+from .losses import PIECES, Loss, both, coefficients, dot
 
 Vectors = NDArray[np.float64]
 
@@ -91,17 +91,20 @@ def terms(loss: Loss, w: Vectors, u: Vectors, rows: Rows) -> Terms:
 
 @njit(cache=True, nogil=True)
 def _fill(loss, at, shift, labels, curvature, ahead, bent, second):  # type: ignore[no-untyped-def]
-    gradient, moved = np.empty(at.shape[2]), np.empty(at.shape[2])
+    q = at.shape[2]
+    here, step, moved, p, c, p_ahead, c_ahead, d = np.zeros((8, q))
     for s in range(len(at)):
         for i in range(len(labels)):
-            moved[:] = at[s, i] + shift[s, i]
-            coefficients(loss, at[s, i], labels[i], gradient)
-            coefficients(loss, moved, labels[i], second[s, i])
-            curvatures(loss, at[s, i], labels[i], PIECES, curvature[s, i])
-            curvatures(loss, moved, labels[i], PIECES, ahead[s, i])
-            bend(loss, curvature[s, i], shift[s, i], 1.0, bent[s, i])
-            for k in range(len(moved)):
-                second[s, i, k] += bent[s, i, k] - gradient[k]
+            for k in range(q):
+                here[k], step[k] = at[s, i, k], shift[s, i, k]
+                moved[k], d[k] = here[k] + step[k], 0.0
+            both(loss, here, labels[i], PIECES, c, p)
+            both(loss, moved, labels[i], PIECES, c_ahead, p_ahead)
+            bend(loss, p, step, 1.0, d)
+            for k in range(q):
+                curvature[s, i, k], ahead[s, i, k] = p[k], p_ahead[k]
+                bent[s, i, k] = d[k]
+                second[s, i, k] = c_ahead[k] - c[k] + d[k]
 
 
 @njit(cache=True, inline="always")

@@ -122,9 +122,9 @@ def read_part(path: Path, name: str, spec: ArraySpec, first: int, out: NDArray[A
 def read_items(
     path: Path, name: str, spec: ArraySpec, items: NDArray[np.int64], out: NDArray[Any]
 ) -> None:
-    """Fill out[i] for each item i, ascending, of an array's first dimension, unchecked.
+    """Fill out with some items, ascending, of an array's first dimension, unchecked.
 
-    As ``read_part``, for items that lie apart; the rest of out stays as it is.
+    As ``read_part``, for items that lie apart.
     """
     length = spec.chunks[0]
     width = math.prod(spec.shape[1:]) * spec.dtype.itemsize
@@ -132,10 +132,8 @@ def read_items(
     edges = np.searchsorted(items, np.arange(chunk_count(spec) + 1) * length)
     for chunk, (a, b) in enumerate(itertools.pairwise(edges.tolist())):
         if a < b:
-            found = np.empty((b - a, *spec.shape[1:]), spec.dtype)
             offsets = (items[a:b] - chunk * length) * width
-            files.read_at(chunk_path(path, name, chunk, *rest), offsets, found)
-            out[items[a:b]] = found
+            files.read_at(chunk_path(path, name, chunk, *rest), offsets, out[a:b])
 
 
 def read_array(

@@ -123,8 +123,9 @@ def read_at(path: Path, offsets: NDArray[np.int64], out: NDArray[np.generic]) ->
     view = out.data.cast("B")
     width = len(view) // len(offsets)
     with _opened(path, os.O_RDONLY) as descriptor:
+        at = offsets.tolist()
         for start, stop in runs(offsets, width):
-            _read_all(descriptor, view[start * width : stop * width], int(offsets[start]), path)
+            _read_all(descriptor, view[start * width : stop * width], at[start], path)
     count(files=1, read=len(view))
 
 
@@ -303,11 +304,11 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _read_all(descriptor: int, view: memoryview, offset: int, path: Path) -> None:
-    done = 0
+    done = got = os.preadv(descriptor, [view], offset)
     while done < len(view):
-        got = os.preadv(descriptor, [view[done:]], offset + done)
         if got == 0:
             raise CorruptError(f"{path}: the file ends at byte {offset + done}; more was expected")
+        got = os.preadv(descriptor, [view[done:]], offset + done)
         done += got
 
 

@@ -34,6 +34,8 @@ pytestmark = [
 ]
 RATES = (0.001, 0.01, 0.2)
 """Deleted shares of the training rows."""
+DRAWS = (7, 0, 1, 2, 3)
+"""Seeds of the rows that are deleted."""
 DIRTY_RATES = RATES[:2]
 BOUNDS = {
     EXACT: (0.005, 0.005, 0.02),
@@ -131,7 +133,7 @@ CASES = {
         like_higgs, LogisticRegression, 0.625, {"batch_size": 5000, "iterations": 600}
     ),
     "Covtype": Case(
-        covtype, SoftmaxRegression, 0.705, {"l2": 0.01, "batch_size": 5000, "iterations": 300}
+        covtype, SoftmaxRegression, 0.7, {"l2": 0.02, "batch_size": 5000, "iterations": 300}
     ),
     # The rate is above 1/L, but no class is ever near even odds.
     "Heartbeat": Case(
@@ -167,12 +169,13 @@ def within(outcome: Outcome, bound: float) -> None:
 def test_random_rows(real_data: Path, name: str, provenance: str) -> None:
     case = (CASES | LARGE_CASES)[name]
     trial = case.trial(real_data, provenance)
-    found = [trial.outcome(rate) for rate in RATES]
-    print(f"{name}, {provenance}, accuracy {trial.accuracy:.4f}", *found, sep="; ")
     assert trial.accuracy > case.accuracy
-    for outcome, bound in zip(found, BOUNDS[provenance], strict=True):
-        within(outcome, bound)
-        assert abs(outcome.accuracy) <= POINTS or not np.isfinite(bound), outcome
+    for seed in DRAWS[: 1 if provenance == MATRIX_FREE else None]:
+        found = [trial.outcome(rate, seed) for rate in RATES]
+        print(f"{name}, {provenance}, accuracy {trial.accuracy:.4f}, {seed}", *found, sep="; ")
+        for outcome, bound in zip(found, BOUNDS[provenance], strict=True):
+            within(outcome, bound)
+            assert abs(outcome.accuracy) <= POINTS or not np.isfinite(bound), outcome
 
 
 @pytest.mark.parametrize("rate", DIRTY_RATES)
