@@ -90,13 +90,32 @@ def test_the_demo_on_real_data(
     assert "0 of 200 rows found" in touched["scan after"]
 
 
-def test_the_notebook_runs() -> None:
-    cells = json.loads((ROOT / "notebooks" / "first_deletion.ipynb").read_text())["cells"]
+def outputs(notebook: str, *expressions: str) -> list[float]:
+    """Run a notebook's cells and return the values, at the end, of some expressions."""
+    cells = json.loads((ROOT / "notebooks" / notebook).read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells), "outputs are not kept"
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    code.append("print(loss_ratio, actions.count('unchanged'))")
+    code.append(f"print(); print({', '.join(expressions)})")
     command = [sys.executable, "-W", "error", "-c", "\n".join(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    loss_ratio, unchanged = map(float, done.stdout.split())
+    return [float(value) for value in done.stdout.splitlines()[-1].split()]
+
+
+def test_the_first_notebook_runs() -> None:
+    loss_ratio, unchanged = outputs(
+        "first_deletion.ipynb", "loss_ratio", "actions.count('unchanged')"
+    )
     assert 0.9 < loss_ratio < 3 and unchanged > 150
+
+
+def test_the_notebook_on_provenance_runs() -> None:
+    """The deletion is a retrain; one theorem's vector grows and the other's settles."""
+    ratios = "table[-1][4] / table[0][4]", "table[-1][5] / table[-2][5]"
+    distance, growth, settled = outputs("provenance_of_three_rows.ipynb", "distance", *ratios)
+    assert distance < 1e-14 and growth > 100 and abs(settled - 1) < 0.02
+
+
+def test_every_notebook_is_run() -> None:
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert names == {"first_deletion.ipynb", "provenance_of_three_rows.ipynb"}
