@@ -15,15 +15,14 @@ The constants are in covtype_like.json, which says how each was found.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-from importlib import resources
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from .constants import read_constants
 
 MEASURES = 10
 """The features that are no part of a one-hot block; they come first."""
@@ -66,15 +65,13 @@ class CovtypeConstants(NamedTuple):
     law: CovtypeLaw
     """The numbers."""
     digest: str
-    """SHA-256 of the file, first 16 hexadecimal digits: names the constants in a provenance."""
+    """Names the constants in a provenance."""
 
 
 @functools.cache
 def load_constants() -> CovtypeConstants:
     """The package's constants (read once a process)."""
-    raw = resources.files(__package__).joinpath("covtype_like.json").read_bytes()
-    table: dict[str, Any] = json.loads(raw)
-    digest = hashlib.sha256(raw).hexdigest()[:16]
+    table, digest = read_constants("covtype_like.json")
     return CovtypeConstants(tuple(table["feature_names"]), _law(table), digest)
 
 

@@ -15,14 +15,13 @@ The constants are in heartbeat_like.json, which says how each was found.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from .constants import read_constants
 
 
 class HeartbeatLaw(NamedTuple):
@@ -46,7 +45,7 @@ class HeartbeatConstants(NamedTuple):
     law: HeartbeatLaw
     """The numbers."""
     digest: str
-    """SHA-256 of the file, first 16 hexadecimal digits: names the constants in a provenance."""
+    """Names the constants in a provenance."""
 
     @property
     def normals(self) -> int:
@@ -57,8 +56,8 @@ class HeartbeatConstants(NamedTuple):
 @functools.cache
 def load_constants() -> HeartbeatConstants:
     """The package's constants (read once a process)."""
-    raw = resources.files(__package__).joinpath("heartbeat_like.json").read_bytes()
-    return HeartbeatConstants(_law(json.loads(raw)), hashlib.sha256(raw).hexdigest()[:16])
+    table, digest = read_constants("heartbeat_like.json")
+    return HeartbeatConstants(_law(table), digest)
 
 
 def _law(table: dict[str, Any]) -> HeartbeatLaw:

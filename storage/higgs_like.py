@@ -16,15 +16,14 @@ The constants are in higgs_like.json, which says how each was found.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import math
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from .constants import read_constants
 
 
 class HiggsLaw(NamedTuple):
@@ -60,16 +59,15 @@ class HiggsConstants(NamedTuple):
     law: HiggsLaw
     """The numbers."""
     digest: str
-    """SHA-256 of the file, first 16 hexadecimal digits: names the constants in a provenance."""
+    """Names the constants in a provenance."""
 
 
 @functools.cache
 def load_constants() -> HiggsConstants:
     """The package's constants (read once a process)."""
-    raw = resources.files(__package__).joinpath("higgs_like.json").read_bytes()
-    table: dict[str, Any] = json.loads(raw)
+    table, digest = read_constants("higgs_like.json")
     names = tuple(table["feature_names"])
-    return HiggsConstants(names, _law(names, table), hashlib.sha256(raw).hexdigest()[:16])
+    return HiggsConstants(names, _law(names, table), digest)
 
 
 def _law(names: tuple[str, ...], table: dict[str, Any]) -> HiggsLaw:
