@@ -11,11 +11,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from numba import get_num_threads
+from numba import get_num_threads, njit
 from numpy.typing import NDArray
 
 from . import lloyd, seeding
 from .fixedpoint import Extent, Scaling, extent_of
+from .incremental import label_rows
 from .lloyd import Tally
 from .quantized import Draw
 from .seeding import Winner
@@ -45,23 +46,69 @@ def ordinals_of(units: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordinals
 
 
-class ArrayPasses:
-    """Rows in memory; implements ``quantized.Passes``.
+@njit(cache=True)
+def _all_differ(centroids, present):  # type: ignore[no-untyped-def]
+    """Whether all centroids (k, features) are present, and no two of them equal."""
+    for j in range(len(centroids)):
+        if not present[j]:
+            return False
+        for i in range(j):
+            f = 0
+            while f < centroids.shape[1] and centroids[i, f] == centroids[j, f]:
+                f += 1
+            if f == centroids.shape[1]:
+                return False
+    return True
 
-    x (n, features) float32, units (n,) int64 with -1 for holes, ordinals (n,) int64.
+
+def assign_fixed(
+    fixed: NDArray[np.int32],
+    units: NDArray[np.int64],
+    centroids: NDArray[np.int64],
+    present: NDArray[np.bool_],
+) -> Tally:
+    """``lloyd.assign``, whose search for equal centroids takes longer than a pass over few rows."""
+    if not _all_differ(centroids, present):
+        return lloyd.assign(fixed, units, None, centroids, present)
+    lloyd.require_contiguous(fixed)
+    tally = Tally(np.zeros(len(centroids), np.int64), np.zeros_like(centroids))
+    none, labels = np.empty(0), np.empty(0, np.int32)
+    limit = lloyd.relative_error(fixed.shape[1])
+    lloyd.assign_rows(
+        fixed, units, none, none, centroids * 2, limit, labels, tally.sizes, tally.sums
+    )
+    return tally
+
+
+def unit_extent(rows: int, features: int) -> Extent:
+    """Return the extent of rows within [0, 1] that have no bounds of their own."""
+    zero = np.zeros(features, np.int64)
+    return Extent(rows, np.zeros(features, np.float32), np.ones(features, np.float32), zero, zero)
+
+
+class GridPasses:
+    """Rows on the row grid, in memory; implements ``quantized.Passes``.
+
+    Their features are what they are, in [0, 1]: they have no other bounds, and scalings that are
+    asked for don't matter. fixed (n, features) int32 in 2^-24, units (n,) int64 with -1 for holes,
+    ordinals (n,) int64. threads: how many a pass may use; None for as many as Numba may.
     """
 
     def __init__(
-        self, x: NDArray[np.float32], units: NDArray[np.int64], ordinals: NDArray[np.int64]
+        self,
+        fixed: NDArray[np.int32],
+        units: NDArray[np.int64],
+        ordinals: NDArray[np.int64],
+        threads: int | None = None,
     ) -> None:
-        self.x = x
         self.units = units
         self.ordinals = ordinals
-        self._scaling: Scaling | None = None
-        self._fixed = np.empty((0, x.shape[1]), np.int32)
+        self.passes = 0
+        self._fixed = fixed
+        self._threads = threads
 
     def extent(self) -> Extent:
-        return extent_of(self.x[self.units >= 0])
+        return unit_extent(int(np.count_nonzero(self.units >= 0)), self._fixed.shape[1])
 
     def square_sum(self, scaling: Scaling) -> int:
         fixed = self.fixed(scaling)
@@ -85,20 +132,65 @@ class ArrayPasses:
         fixed = self.fixed(scaling)
 
         def tally(part: slice) -> Tally:
-            return lloyd.assign(fixed[part], self.units[part], None, centroids, present)
+            return assign_fixed(fixed[part], self.units[part], centroids, present)
 
         return reduce(lambda one, other: one + other, self._map(tally))
 
+    def label(
+        self,
+        scaling: Scaling,
+        centroids: NDArray[np.int64],
+        labels: NDArray[np.unsignedinteger],
+        margins: NDArray[np.float32],
+    ) -> Tally:
+        """``assign`` to centroids that are all present; labels and margins (n,) are filled."""
+        fixed = self.fixed(scaling)
+        tolerance = lloyd.relative_error(fixed.shape[1])
+
+        def tally(part: slice) -> Tally:
+            found = Tally(np.zeros(len(centroids), np.int64), np.zeros_like(centroids))
+            rows = fixed[part], self.units[part], centroids, tolerance
+            label_rows(*rows, labels[part], margins[part], found.sizes, found.sums)
+            return found
+
+        return reduce(lambda one, other: one + other, self._map(tally))
+
+    def place(self, unit: int, ordinal: int) -> int:
+        """The place of a live row."""
+        return int(np.flatnonzero((self.units == unit) & (self.ordinals == ordinal))[0])
+
+    def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
+        """The rows on the row grid."""
+        return self._fixed
+
     def _map(self, work: Callable[[slice], Result]) -> list[Result]:
-        """Run compiled work on parts of the rows, one a thread (as many as Numba may use)."""
-        rows, features = self.x.shape
-        threads = min(get_num_threads(), max(1, rows * features // THREAD_VALUES))
+        """Run compiled work on parts of the rows, one a thread."""
+        self.passes += 1
+        rows, features = len(self.units), self._fixed.shape[1]
+        threads = min(self._threads or get_num_threads(), max(1, rows * features // THREAD_VALUES))
         edges = [rows * i // threads for i in range(threads + 1)]
         parts = [slice(a, b) for a, b in pairwise(edges)]
         # This thread works too: while it runs, the others wake on idle cores and not on its own.
         pool = _pool(threads, os.getpid()) if threads > 1 else None
         others = [pool.submit(work, part) for part in parts[1:]] if pool else []
         return [work(parts[0]), *(other.result() for other in others)]
+
+
+class ArrayPasses(GridPasses):
+    """Rows in memory in the features' own units; implements ``quantized.Passes``.
+
+    x (n, features) float32, units (n,) int64 with -1 for holes, ordinals (n,) int64.
+    """
+
+    def __init__(
+        self, x: NDArray[np.float32], units: NDArray[np.int64], ordinals: NDArray[np.int64]
+    ) -> None:
+        super().__init__(np.empty((0, x.shape[1]), np.int32), units, ordinals)
+        self.x = x
+        self._scaling: Scaling | None = None
+
+    def extent(self) -> Extent:
+        return extent_of(self.x[self.units >= 0])
 
     def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
         """The rows on the row grid, kept for as long as the scaling stays the same."""

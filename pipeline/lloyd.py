@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
 from .fixedpoint import Scaling, scaling_arrays, to_grid
@@ -43,6 +43,7 @@ class Tally:
         return Tally(self.sizes - other.sizes, self.sums - other.sums)
 
 
+@register_jitable
 def relative_error(features: int) -> float:
     """Return the share of the second distance below which float32 cannot tell two distances apart.
 

@@ -18,6 +18,9 @@ from .lloyd import Tally
 from .quantized import RESEED, SEED, Centroids, Draw, Passes, Record, Settings, Step, fit
 from .seeding import Winner
 
+Races = dict[tuple[Draw, bytes], Winner | None]
+"""The winner of a race, by its draw and the centres that it was run against."""
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -46,6 +49,9 @@ class Outcome:
     """Why the model did not stand, features by number; empty where it did."""
 
 
+NOTHING = Outcome("unchanged", None, 0, "")
+
+
 def delete(
     record: Record,
     removed: Removed,
@@ -67,9 +73,7 @@ def delete(
     moved = np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0))
     if ranged and len(moved):
         new = fit(counting, settings)
-        named = ", ".join(map(str, moved[:5])) + (", ..." if len(moved) > 5 else "")
-        reason = f"the range of feature {named} lost its last row at one end"
-        return new, Outcome("retrained", 0, counting.passes, reason)
+        return new, Outcome("retrained", 0, counting.passes, lost_bounds(moved))
     memory = Remembering(
         counting, record, removed, extent, assign_removed, record.square_sum - removed_square_sum
     )
@@ -79,6 +83,12 @@ def delete(
         return new, Outcome("unchanged", None, counting.passes, "")
     reason = "a seed was deleted" if first == 0 else f"step {first} came out differently"
     return new, Outcome("resumed", first, counting.passes, reason)
+
+
+def lost_bounds(features: NDArray[np.intp]) -> str:
+    """Return the reason why a model is fitted anew: the range of these features moved."""
+    named = ", ".join(map(str, features[:5])) + (", ..." if len(features) > 5 else "")
+    return f"the range of feature {named} lost its last row at one end"
 
 
 def _shrunk_extent(extent: Extent, removed: Removed, settings: Settings) -> Extent:
@@ -155,8 +165,8 @@ class Remembering:
         self._steps = {_fingerprint(s.centroids): s for s in record.steps}
         gone = set(zip(removed.units.tolist(), removed.ordinals.tolist(), strict=True))
         self._winners = {
-            (draw, centres.tobytes()): winner
-            for draw, centres, winner in _races(record.steps)
+            race: winner
+            for race, winner in known_races(record.steps).items()
             if winner is None or (winner.unit, winner.ordinal) not in gone
         }
 
@@ -185,6 +195,11 @@ class Remembering:
 
 def _fingerprint(centroids: Centroids) -> tuple[bytes, bytes]:
     return centroids.quantized.tobytes(), centroids.present.tobytes()
+
+
+def known_races(steps: Sequence[Step]) -> Races:
+    """Return the races that steps were made of, in order: draw and centres, and who won."""
+    return {(draw, centres.tobytes()): winner for draw, centres, winner in _races(steps)}
 
 
 def _races(

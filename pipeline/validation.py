@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import quantized
+from .divided import MAX_LEAVES, DividedSettings, rule_of_thumb_leaves
 from .fixedpoint import MAX_FEATURES
 from .quantized import Settings
 
@@ -69,6 +72,65 @@ def resolve_settings(
     )
 
 
+ROOTS = ("unweighted", "weighted")
+"""How pooled centroids count at the nodes of DC-k-means."""
+
+
+def resolve_divided(
+    rows: int,
+    features: int,
+    *,
+    n_clusters: int = DEFAULT_CLUSTERS,
+    n_leaves: int | None = None,
+    max_iter: int = DEFAULT_MAX_ITER,
+    random_state: int = 0,
+    root: str = ROOTS[0],
+    branching: Iterable[int] | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> DividedSettings:
+    """Check DC-k-means' hyper-parameters against the data's shape and resolve them for good.
+
+    n_leaves None: branching's product, or else the rule of thumb, the power of two near n^0.3.
+    Raises ValueError with what was found.
+    """
+    plain = resolve_settings(
+        rows,
+        features,
+        n_clusters=n_clusters,
+        epsilon=0.0,
+        gamma=0.0,
+        max_iter=max_iter,
+        random_state=random_state,
+        bounds=bounds,
+    )
+    if root not in ROOTS:
+        raise ValueError(f"root is {root!r}; it must be {' or '.join(ROOTS)}")
+    if n_leaves is not None:
+        n_leaves = _power_of_two("n_leaves", n_leaves)
+    tree: tuple[int, ...]
+    if branching is None:
+        tree = (rule_of_thumb_leaves(rows) if n_leaves is None else n_leaves,)
+    else:
+        tree = tuple(_power_of_two("a number in branching", width) for width in branching)
+    if not tree:
+        raise ValueError("branching is empty; give the children of a node at each depth")
+    if n_leaves is not None and prod(tree) != n_leaves:
+        raise ValueError(
+            f"n_leaves is {n_leaves}, but branching {list(tree)} makes {prod(tree)} leaves: "
+            "leave n_leaves out"
+        )
+    if prod(tree) > MAX_LEAVES:
+        raise ValueError(f"{prod(tree)} leaves; there may be {MAX_LEAVES} at most")
+    return DividedSettings(plain, tree, root == "weighted")
+
+
+def _power_of_two(name: str, value: Any) -> int:
+    number = whole(name, value)
+    if number < 1 or number & (number - 1):
+        raise ValueError(f"{name} is {number}; a power of two is needed, e.g. 8, 16 or 32")
+    return number
+
+
 def whole(name: str, value: Any) -> int:
     """A whole number, or ValueError naming the parameter."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
@@ -121,3 +183,16 @@ def checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
         raise ValueError(f"unit ids must lie in [0, 2^63); found {ids.min()} to {ids.max()}")
     return np.array(ids, dtype=np.int64, copy=True)
+
+
+def checked_hashes(hashes: ArrayLike, units: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hashes of rows' units as uint64, or ValueError."""
+    found = np.asarray(hashes)
+    if found.shape != units.shape or found.dtype != np.uint64:
+        raise ValueError(
+            f"hashes are {found.dtype} of shape {found.shape}; uint64 of {units.shape} is needed"
+        )
+    _, first, inverse = np.unique(units, return_index=True, return_inverse=True)
+    if not np.array_equal(found, found[first][inverse]):
+        raise ValueError("rows of one unit have different hashes: a unit has one place")
+    return found

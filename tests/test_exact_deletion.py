@@ -32,13 +32,14 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, KMeans, list[list
     state = draw(st.integers(0, 10_000))
     max_iter = draw(st.sampled_from([0, 1, 3, 10]))
     bounds = draw(st.sampled_from([None, None, None, (-1.0, 2.0)]))
+    kept = draw(st.sampled_from(["labels", "labels", "none"]))
     model: KMeans
     if draw(st.booleans()):
-        model = KMeans(k, max_iter, state, bounds=bounds)
+        model = KMeans(k, max_iter, state, bounds=bounds, provenance=kept)
     else:
         epsilon = draw(st.sampled_from([None, 0.0, 1e-3, 0.05, 0.3, 1.0]))
         gamma = draw(st.sampled_from([0.0, 0.2, 1.0]))
-        model = QKMeans(k, epsilon, gamma, max_iter, state, bounds=bounds)
+        model = QKMeans(k, epsilon, gamma, max_iter, state, bounds=bounds, provenance=kept)
     batches = draw(
         st.lists(st.lists(st.integers(0, n * 3), min_size=0, max_size=40), min_size=1, max_size=4)
     )
@@ -153,13 +154,13 @@ def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:
     model = KMeans(3, random_state=0).fit(x)
     model.delete([4, 9, 0, 49])
     assert not model._rows.x[[4, 9]].any() and not model._rows._fixed[[4, 9]].any()
-    assert not np.isin([0, 4, 9, 49], model._sorted_units).any()
+    assert not np.isin([0, 4, 9, 49], model._index._ids).any()
     assert model.delete([0, 4, 5, 48]).rows == 2
 
 
 def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).random((100, 2)).astype(np.float32)
-    model = KMeans(3, random_state=0).fit(x)
+    model = KMeans(3, random_state=0, provenance="none").fit(x)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -171,6 +172,28 @@ def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) 
     assert model.delete(5).rows == 1
     kept = np.delete(np.arange(100), 5)
     same(model.record_, refit(x[kept], kept, model._settings))
+
+
+@pytest.mark.parametrize("which", ["seed", "bound"])
+def test_an_interrupted_replay_is_completed_by_whatever_comes_next(
+    monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    x = np.random.default_rng(0).random((100, 2)).astype(np.float32)
+    model = KMeans(3, random_state=0).fit(x)
+    drawn = model.record_.steps[0].centroids.drawn
+    gone = int(drawn[1, 0]) if which == "seed" else int(np.argmax(x[:, 0]))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.pipeline.quantized.fit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.delete(gone)
+    kept = np.delete(np.arange(100), gone)
+    same(model.record_, refit(x[kept], kept, model._settings))
+    assert model.delete(gone).ignored == 1
+    assert not model._rows.x[gone].any()
 
 
 @pytest.mark.parametrize(

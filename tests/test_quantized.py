@@ -382,7 +382,8 @@ def small_problem(state: int) -> tuple[np.ndarray, QKMeans]:
     x = rng.random((int(rng.integers(12, 40)), 2)).astype(np.float32)
     gamma = (0.0, 1.0)[state % 2]
     bounds = (None, (0.0, 1.0))[state // 2 % 2]
-    return x, QKMeans(5, 0.4, gamma, 10, state, bounds=bounds).fit(x)
+    model = QKMeans(5, 0.4, gamma, 10, state, bounds=bounds, provenance="none")
+    return x, model.fit(x)
 
 
 def rows_to_delete(x: np.ndarray, record: Record, state: int) -> np.ndarray:

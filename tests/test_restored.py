@@ -99,7 +99,7 @@ def test_deleted_ids_leave_memory_and_pickles(gone: list[int]) -> None:
     units = np.arange(100) + 777_000
     model = KMeans(3, random_state=0).fit(table(100), units=units)
     model.delete(units[gone])
-    assert not np.isin(units[gone], model._sorted_units).any()
+    assert not np.isin(units[gone], model._index._ids).any()
     stored = pickle.dumps(model)
     assert not any(unit.tobytes() in stored for unit in units[gone])
     left = np.setdiff1d(units, units[gone])

@@ -1,0 +1,282 @@
+"""What incremental replay remembers of a training, and how training and deletion fill it.
+
+A ``History`` holds every step of a k-means model with each row's label and margin. Deleting rows runs
+``incremental.delete_places`` as far as that goes; where a seed was deleted, a cluster ran empty or the
+chain goes on beyond its old end, the training loop itself goes on from there (``quantized.fit`` with
+remembered answers), so that one and the same code decides what a step is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import incremental, quantized
+from .arrays import ArrayPasses
+from .fixedpoint import Extent, Scaling
+from .incremental import BLOCK, CONTINUE, DONE, LIMB, REFIT, RESEED, Steps
+from .lloyd import Tally
+from .quantized import Centroids, Draw, Record, Settings, Step
+from .replay import Races, known_races, lost_bounds
+from .seeding import Winner
+
+
+def _limbs(value: int) -> tuple[int, int]:
+    return value >> LIMB, value & ((1 << LIMB) - 1)
+
+
+def _joined(limbs: NDArray[np.int64]) -> int:
+    return (int(limbs[0]) << LIMB) + int(limbs[1])
+
+
+def label_type(n_clusters: int) -> type[np.unsignedinteger]:
+    """Return the least type that holds a label."""
+    return np.uint8 if n_clusters <= 1 << 8 else np.uint16 if n_clusters <= 1 << 16 else np.uint32
+
+
+def room(rows: int, features: int, settings: Settings) -> Steps:
+    """Return the arrays of a history, unfilled."""
+    t, k, d = settings.max_iter + 1, settings.n_clusters, features
+    blocks = -(-rows // BLOCK)
+    return Steps(
+        np.zeros((t, k, d), np.int64),
+        np.zeros((t, k, d)),
+        np.zeros((t, d), np.int64),
+        np.zeros((t, k), np.int64),
+        np.zeros((t, k, d), np.int64),
+        np.zeros((t, 2), np.int64),
+        np.zeros(t, np.bool_),
+        np.zeros((t, rows), label_type(k)),
+        np.zeros((t, rows), np.float32),
+        np.zeros((t, k)),
+        np.zeros((t, blocks)),
+        np.zeros(t),
+        np.zeros(k, np.int64),
+        np.zeros(d, np.float32),
+        np.zeros(d, np.float32),
+        np.zeros(d, np.int64),
+        np.zeros(d, np.int64),
+        np.zeros(2, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+class _Passes:
+    """Passes that write labels and margins into a history, and know its first steps already."""
+
+    def __init__(
+        self,
+        rows: ArrayPasses,
+        steps: Steps,
+        known: int,
+        races: Races,
+        extent: Extent,
+        square_sum: int | None,
+    ) -> None:
+        self._rows = rows
+        self._steps = steps
+        self._known = known
+        self._races = races
+        self._extent = extent
+        self._square_sum = square_sum
+        self._step = 0
+        self.passes = 0
+
+    def extent(self) -> Extent:
+        return self._extent
+
+    def square_sum(self, scaling: Scaling) -> int:
+        if self._square_sum is None:
+            self.passes += 1
+            return self._rows.square_sum(scaling)
+        return self._square_sum
+
+    def race(
+        self, scaling: Scaling, draw: Draw, random_state: int, centres: NDArray[np.int64]
+    ) -> Winner | None:
+        asked = (draw, np.ascontiguousarray(centres).tobytes())
+        if asked in self._races:
+            return self._races[asked]
+        self.passes += 1
+        return self._rows.race(scaling, draw, random_state, centres)
+
+    def assign(
+        self, scaling: Scaling, centroids: NDArray[np.int64], present: NDArray[np.bool_]
+    ) -> Tally:
+        m, t = self._steps, self._step
+        self._step += 1
+        if t < self._known:
+            return Tally(m.sizes[t].copy(), m.sums[t].copy())
+        self.passes += 1
+        if not present.all():
+            return self._rows.assign(scaling, centroids, present)
+        tally = self._rows.label(scaling, centroids, m.labels[t], m.margins[t])
+        m.quantized[t], m.sizes[t], m.sums[t] = centroids, tally.sizes, tally.sums
+        incremental.settle(m, t)
+        return tally
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a deletion came to."""
+
+    action: str
+    """``unchanged``, ``replayed`` (without a pass), ``resumed`` (with passes) or ``retrained``."""
+    first_step: int | None
+    passes: int
+    looked_at: int
+    """How often a row was looked at again, over all steps."""
+    reason: str
+
+
+UNCHANGED = Replayed("unchanged", None, 0, 0, "")
+
+
+class History:
+    """The steps of a model, kept for deletion; training fills them.
+
+    rows and settings are the model's. ``usable`` is False where a step lacks a centroid: then
+    ``record`` is all there is.
+    """
+
+    def __init__(self, rows: ArrayPasses, settings: Settings) -> None:
+        self._rows = rows
+        self._settings = settings
+        self._steps = room(len(rows.units), rows.x.shape[1], settings)
+        self._drawn = np.full((settings.max_iter + 1, settings.n_clusters, 2), -1, np.int64)
+        self._fixed = np.empty((0, rows.x.shape[1]), np.int32)
+        self._live = 0
+        self._threshold = 0
+        self._races: Races = {}
+        self._record: Record | None = None
+        self._todo = REFIT
+        self._complete()
+
+    @property
+    def rows(self) -> int:
+        """Rows that the model depends on."""
+        return self._live
+
+    @property
+    def usable(self) -> bool:
+        """Whether rows can be deleted by ``delete``."""
+        return not self._record or all(s.centroids.present.all() for s in self._record.steps)
+
+    @property
+    def record(self) -> Record:
+        """The model, in arrays of its own."""
+        self._complete()
+        if self._record is None:
+            steps = tuple(self._step(t) for t in range(int(self._steps.state[1])))
+            self._record = Record(self._extent(), _joined(self._steps.square_sum), steps)
+        return self._record
+
+    def delete(self, removed: NDArray[np.int64]) -> Replayed:
+        """Take the live rows at these places out of the model, and overwrite them; some must be left.
+
+        The model is exactly that of a fit on the rows left. If this is interrupted, whatever is
+        asked next completes it.
+        """
+        self._complete()
+        m, before = self._steps, self._threshold
+        self._live -= len(removed)
+        self._threshold = self._settings.small_below(self._live)
+        self._todo, self._record = REFIT, None
+        todo, first, looked_at, passes = incremental.delete_places(
+            m,
+            self._rows.x,
+            self._fixed,
+            self._rows.units,
+            removed,
+            self._settings.spacing,
+            before,
+            self._threshold,
+            self._settings.max_iter,
+        )
+        self._todo = todo
+        if todo == DONE and first < 0:
+            return UNCHANGED
+        if todo == DONE:
+            action = "resumed" if passes else "replayed"
+            reason = f"step {first} came out differently"
+            return Replayed(action, first, passes, looked_at, reason)
+        if todo == RESEED:
+            gone = set(removed.tolist())
+            self._races = self._seed_races(gone)
+            passes += self._complete()
+            return Replayed("resumed", 0, passes, looked_at, "a seed was deleted")
+        if todo == REFIT:
+            reason = self._moved_bounds()
+            return Replayed("retrained", 0, passes + self._complete(), looked_at, reason)
+        passes += self._complete()
+        return Replayed("resumed", first, passes, looked_at, f"step {first} came out differently")
+
+    def _complete(self) -> int:
+        """Do what a deletion, or the first training, has still to do; return the passes."""
+        if self._todo == DONE:
+            return 0
+        m = self._steps
+        known = int(m.state[0]) if self._todo == CONTINUE else 0
+        if self._todo == REFIT:
+            extent, square_sum, self._races = self._rows.extent(), None, {}
+        else:
+            extent, square_sum = self._extent(), _joined(m.square_sum)
+            self._races |= self._step_races(known) if known else {}
+        passes = _Passes(self._rows, m, known, self._races, extent, square_sum)
+        self._adopt(quantized.fit(passes, self._settings), known)
+        self._todo = DONE
+        return passes.passes
+
+    def _adopt(self, record: Record, known: int) -> None:
+        """Enter what training found from step ``known`` on."""
+        m = self._steps
+        extent = record.extent
+        self._races, self._record = {}, record
+        if not self.usable:
+            return
+        for t, step in enumerate(record.steps[known:], known):
+            found = step.centroids
+            m.analog[t], m.phase[t], m.loss[t] = found.analog, found.phase, _limbs(step.loss)
+            self._drawn[t] = found.drawn
+            m.drawn[t] = t == 0 or bool((found.drawn[:, 0] >= 0).any())
+        m.state[:] = len(record.steps)
+        m.lower[:], m.upper[:] = extent.lower, extent.upper
+        m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
+        m.square_sum[:] = _limbs(record.square_sum)
+        self._live = extent.rows
+        self._threshold = self._settings.small_below(extent.rows)
+        self._fixed = self._rows.fixed(record.scaling)
+        m.seeds[:] = [self._rows.place(*key) for key in self._drawn[0].tolist()]
+
+    def _extent(self) -> Extent:
+        m = self._steps
+        bounds = m.lower.copy(), m.upper.copy(), m.lower_count.copy(), m.upper_count.copy()
+        return Extent(self._live, *bounds)
+
+    def _step(self, t: int) -> Step:
+        m = self._steps
+        centroids = Centroids(
+            m.analog[t].copy(),
+            m.quantized[t].copy(),
+            m.phase[t].copy(),
+            np.ones(self._settings.n_clusters, np.bool_),
+            self._drawn[t].copy(),
+        )
+        return Step(centroids, Tally(m.sizes[t].copy(), m.sums[t].copy()), _joined(m.loss[t]))
+
+    def _step_races(self, count: int) -> Races:
+        """The races of the first steps."""
+        return known_races([self._step(t) for t in range(count)])
+
+    def _seed_races(self, gone: set[int]) -> Races:
+        """The races of the seeds before the first one that is at one of these places."""
+        places = self._steps.seeds.tolist()
+        stage = next(s for s, place in enumerate(places) if place in gone)
+        return dict(list(self._step_races(1).items())[:stage])
+
+    def _moved_bounds(self) -> str:
+        m = self._steps
+        moved = np.flatnonzero((m.lower_count == 0) | (m.upper_count == 0))
+        return lost_bounds(moved)

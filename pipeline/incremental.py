@@ -1,0 +1,473 @@
+"""Incremental replay: exact deletion in time proportional to what changes.
+
+Where a step's centroids move, only rows near a boundary can change their cluster. So every step keeps
+each row's label and margin: the distance to the second-nearest centroid less that to the nearest.
+If centroid j moves by s_j, a row labelled l keeps its label while its margin exceeds s_l plus the
+largest s of another, by the triangle inequality (Hamerly 2010, "Making k-means even faster"). Margins
+are not rewritten: what centroids moved since accumulates in a credit per step and cluster, and a row
+is looked at again once its margin plus the credit at its writing is used up. Rows are looked at in
+integers, so labels, sums and the loss are those of a pass over all rows.
+
+Everything here rounds to the safe side: margins down, credits up. ``pipeline/README.md`` has the
+proof.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .lanes import LANES
+from .lloyd import gather_block, load_block, nearest_of_block, relative_error, turn_block
+
+BLOCK = 64
+"""Rows that share one lower bound of their margins."""
+LIMB = 40
+_MASK = (1 << LIMB) - 1
+_UP = 1.0 + 2.0**-48
+"""Sums of a few float64 terms are at most this factor too small."""
+_DOWN = 1.0 - 2.0**-48
+PASS_SHARE = 6
+"""A step in which more than one row in so many is looked at takes a pass over all of them."""
+
+DONE, CONTINUE, RESEED, REFIT = 0, 1, 2, 3
+"""What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew."""
+
+
+class Steps(NamedTuple):
+    """What replay keeps of every step (t), in arrays that are changed in place.
+
+    k clusters, d features, n rows, nb blocks of BLOCK rows.
+    """
+
+    quantized: NDArray[np.int64]
+    """(t, k, d) centroids in 2^-23."""
+    analog: NDArray[np.float64]
+    """(t, k, d) in [0, 1]."""
+    phase: NDArray[np.int64]
+    """(t, d)"""
+    sizes: NDArray[np.int64]
+    """(t, k)"""
+    sums: NDArray[np.int64]
+    """(t, k, d) in 2^-24."""
+    loss: NDArray[np.int64]
+    """(t, 2): high and low limb of LIMB bits, in 2^-48."""
+    drawn: NDArray[np.bool_]
+    """(t,) whether a race gave the step a centroid; step 0, the seeds, always."""
+    labels: NDArray[Any]
+    """(t, n) each row's nearest centroid."""
+    margins: NDArray[np.float32]
+    """(t, n) margin and credit at its writing, in 2^-24; infinite for rows that are gone."""
+    credit: NDArray[np.float64]
+    """(t, k) by how much margins may have shrunk, in 2^-24."""
+    least: NDArray[np.float64]
+    """(t, nb) the least of margin less credit in a block, and ``drift`` at its writing."""
+    drift: NDArray[np.float64]
+    """(t,) the sum of each move's largest credit."""
+    seeds: NDArray[np.int64]
+    """(k,) places of the rows that are seeds."""
+    lower: NDArray[np.float32]
+    upper: NDArray[np.float32]
+    """(d,) bounds."""
+    lower_count: NDArray[np.int64]
+    upper_count: NDArray[np.int64]
+    """(d,) rows at the bounds; 0 where the user fixed them."""
+    square_sum: NDArray[np.int64]
+    """(2,) Q in limbs."""
+    state: NDArray[np.int64]
+    """(2,) how many steps hold, and how many there are."""
+
+
+@njit(cache=True, inline="always")
+def _added(high, low, value, shift):  # type: ignore[no-untyped-def]
+    """Return (high, low) plus value 2^shift; shift is 0, 20 or 40."""
+    if shift == 40:
+        return high + value, low
+    if shift == 20:
+        high += value >> 20
+        low += (value & 0xFFFFF) << 20
+    else:
+        high += value >> LIMB
+        low += value & _MASK
+    return high + (low >> LIMB), low & _MASK
+
+
+@njit(cache=True)
+def _loss_of(high, low, centroids, sizes, sums):  # type: ignore[no-untyped-def]
+    """Return Q - 2 sum c.S + sum N |c|^2 as limbs, from Q's; see ``fixedpoint.exact_loss``."""
+    for j in range(centroids.shape[0]):
+        cross0, cross1, cross2, length = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        for f in range(centroids.shape[1]):
+            c, s = centroids[j, f] * 2, sums[j, f]
+            cross0 += c * (s & 0xFFFFF)
+            cross1 += c * ((s >> 20) & 0xFFFFF)
+            cross2 += c * (s >> 40)
+            length += c * c
+        high, low = _added(high, low, -2 * cross0, 0)
+        high, low = _added(high, low, -2 * cross1, 20)
+        high, low = _added(high, low, -2 * cross2, 40)
+        high, low = _added(high, low, sizes[j] * (length & 0xFFFFF), 0)
+        high, low = _added(high, low, sizes[j] * ((length >> 20) & 0xFFFFF), 20)
+        high, low = _added(high, low, sizes[j] * (length >> 40), 40)
+    return high, low
+
+
+@njit(cache=True)
+def _distance(row, centre):  # type: ignore[no-untyped-def]
+    """Return the exact squared distance (int64, 2^-48) of two int32 grid points (features,)."""
+    total = np.int64(0)
+    for f in range(row.size):
+        t = np.int64(row[f] - centre[f])
+        total += t * t
+    return total
+
+
+@njit(cache=True)
+def _next_centroid(t, j, m, spacing, threshold, row, analog):  # type: ignore[no-untyped-def]
+    """Fill row and analog (d,) with centroid j of step t, from step t - 1; False if it has no rows.
+
+    ``quantized.momentum`` and ``quantized.snap``.
+    """
+    size = m.sizes[t - 1, j]
+    small = size < threshold
+    weight = threshold if small else size
+    if weight == 0:
+        return False
+    below = weight * 2
+    for f in range(row.size):
+        total = m.sums[t - 1, j, f]
+        if small:
+            total += (threshold - size) * (2 * m.quantized[t - 1, j, f])
+        total = min(max(total, 0), weight << 24)
+        phase = m.phase[t, f]
+        nearest = (total - below * phase + weight * spacing) // (below * spacing)
+        row[f] = nearest * spacing + phase
+        analog[f] = np.float64(total) / (np.float64(weight) * 16777216.0)
+    return True
+
+
+@njit(cache=True)
+def _move(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[no-untyped-def]
+    """Give step t its centroids after step t - 1; moved (k,) gets how far each went, in 2^-24.
+
+    Only ``dirty`` ones can have moved. Returns whether all have rows, or momentum.
+    """
+    moved[:] = 0.0
+    for j in range(dirty.size):
+        if not dirty[j]:
+            continue
+        if not _next_centroid(t, j, m, spacing, threshold, row, analog):
+            return False
+        square = np.int64(0)
+        for f in range(row.size):
+            step = (row[f] - m.quantized[t, j, f]) * 2
+            square += step * step
+            m.quantized[t, j, f] = row[f]
+            m.analog[t, j, f] = analog[f]
+        moved[j] = np.sqrt(np.float64(square)) * _UP
+    return True
+
+
+@njit(cache=True)
+def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
+    """Add to each cluster's credit how far its centroid and the farthest other one moved."""
+    first, second, at = 0.0, 0.0, -1
+    for j in range(moved.size):
+        if moved[j] > first:
+            first, second, at = moved[j], first, j
+        elif moved[j] > second:
+            second = moved[j]
+    largest = 0.0
+    for j in range(moved.size):
+        step = (moved[j] + (second if j == at else first)) * _UP
+        m.credit[t, j] = (m.credit[t, j] + step) * _UP
+        largest = max(largest, step)
+    m.drift[t] = (m.drift[t] + largest) * _UP
+
+
+@njit(cache=True, inline="always")
+def _rounded_down(value):  # type: ignore[no-untyped-def]
+    """Return a float32 that is not above value."""
+    near = np.float32(value)
+    if np.float64(near) > value:
+        near = np.float32(near - abs(near) * np.float32(2.0**-23) - np.float32(1e-37))
+    return near
+
+
+@njit(cache=True)
+def _look_again(row, centres, label, credit):  # type: ignore[no-untyped-def]
+    """Return the nearest centre of a row in integers, and its margin with the centre's credit.
+
+    row (d,) and centres (k, d) int32 in 2^-24; of equals the lowest.
+    """
+    nearest, runner = _distance(row, centres[label]), np.int64(-1)
+    winner = label
+    for j in range(centres.shape[0]):
+        if j == label:
+            continue
+        square = _distance(row, centres[j])
+        if square < nearest or (square == nearest and j < winner):
+            runner = nearest
+            nearest, winner = square, j
+        elif runner < 0 or square < runner:
+            runner = square
+    if runner < 0:
+        return winner, np.float32(np.inf)
+    far, near = np.sqrt(np.float64(runner)), np.sqrt(np.float64(nearest))
+    margin = far - near - (far + near) * 2.0**-50
+    return winner, _rounded_down(margin + credit[winner] - (far + credit[winner]) * 2.0**-50)
+
+
+@njit(cache=True)
+def _change_cluster(row, old, new, sizes, sums, dirty):  # type: ignore[no-untyped-def]
+    """Count a row for another cluster."""
+    sizes[old] -= 1
+    sizes[new] += 1
+    for f in range(row.size):
+        sums[old, f] -= row[f]
+        sums[new, f] += row[f]
+    dirty[old] = True
+    dirty[new] = True
+
+
+@njit(cache=True, inline="always")
+def _least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no-untyped-def]
+    """Return the least margin less credit of rows start <= i < stop, and the drift at this moment."""
+    least = np.inf
+    for i in range(start, stop):
+        least = min(least, np.float64(margins[i]) - credit[labels[i]])
+    if least < np.inf:
+        least = least + drift
+        least -= (abs(least) + drift) * 2.0**-48
+    return least
+
+
+@njit(cache=True)
+def _look_near(t, fixed, m, centres, dirty, most):  # type: ignore[no-untyped-def]
+    """Look again at the rows of step t that may have changed cluster; return how many they are.
+
+    Stops once there were ``most``: a pass over all rows is cheaper then.
+    """
+    labels, margins, least = m.labels[t], m.margins[t], m.least[t]
+    credit, drift = m.credit[t], m.drift[t]
+    seen = 0
+    for b in range(least.size):
+        if least[b] > drift:
+            continue
+        start, stop = b * BLOCK, min((b + 1) * BLOCK, labels.size)
+        for i in range(start, stop):
+            old = np.int64(labels[i])
+            if margins[i] <= credit[old]:
+                new, margins[i] = _look_again(fixed[i], centres, old, credit)
+                seen += 1
+                if new != old:
+                    labels[i] = new
+                    _change_cluster(fixed[i], old, new, m.sizes[t], m.sums[t], dirty)
+        if seen > most:
+            return seen
+        least[b] = _least_left(labels, margins, credit, drift, start, stop)
+    return seen
+
+
+@njit(cache=True, nogil=True)
+def label_rows(fixed, units, centroids, tolerance, labels, margins, sizes, sums):  # type: ignore[no-untyped-def]
+    """Assign live rows (n, d) to centroids (k, d) in 2^-23: labels, margins, sizes and sums are filled.
+
+    As ``lloyd.assign_rows``; float32 margins lose their own error bound. Sizes and sums are added to.
+    """
+    k, d = centroids.shape
+    rows = np.empty(LANES, np.int64)
+    block = np.zeros((LANES, d), np.int32)
+    turned = np.zeros((d, LANES), np.float32)
+    best, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    label = np.empty(LANES, np.int32)
+    centres = (centroids * 2).astype(np.int32)
+    centres32 = centres.astype(np.float32)
+    limit = np.float32(tolerance)
+    none = np.empty(0)
+    margins[:] = np.inf
+    start = 0
+    while True:
+        count, start = gather_block(fixed, units, start, rows)
+        if count == 0:
+            break
+        here = load_block(fixed, rows, count, none, none, block)
+        turn_block(here, turned)
+        nearest_of_block(fixed, start, turned, centres32, best, second, label)
+        for lane in range(count):
+            i, j = rows[lane], label[lane]
+            if k > 1:
+                far, near = second[lane], best[lane]
+                if far - near <= limit * far:
+                    j, margins[i] = _decided(here[lane], centres), 0.0
+                else:
+                    low = np.sqrt(np.float64(far) * (1.0 - tolerance))
+                    margins[i] = _rounded_down(low - np.sqrt(np.float64(near) * (1.0 + tolerance)))
+            labels[i] = j
+            sizes[j] += 1
+            for f in range(d):
+                sums[j, f] += here[lane, f]
+
+
+@njit(cache=True)
+def settle(m, t):  # type: ignore[no-untyped-def]
+    """Start step t's credits and lower bounds anew, after ``label_rows``."""
+    m.credit[t] = 0.0
+    m.drift[t] = 0.0
+    labels, margins, credit = m.labels[t], m.margins[t], m.credit[t]
+    for b in range(m.least.shape[1]):
+        start, stop = b * BLOCK, min((b + 1) * BLOCK, labels.size)
+        m.least[t, b] = _least_left(labels, margins, credit, 0.0, start, stop)
+
+
+@njit(cache=True)
+def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
+    m.sizes[t] = 0
+    m.sums[t] = 0
+    tolerance = relative_error(fixed.shape[1])
+    label_rows(
+        fixed, units, m.quantized[t], tolerance, m.labels[t], m.margins[t], m.sizes[t], m.sums[t]
+    )
+    settle(m, t)
+
+
+@njit(cache=True)
+def _decided(row, centres):  # type: ignore[no-untyped-def]
+    """Return the nearest of centres (k, d) int32 in integers, the lowest of equals."""
+    winner = 0
+    least = _distance(row, centres[0])
+    for j in range(1, centres.shape[0]):
+        square = _distance(row, centres[j])
+        if square < least:
+            winner, least = j, square
+    return winner
+
+
+@njit(cache=True)
+def _take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
+    """Take removed rows out of step t: labels, margins, tally, and the loss under its centroids."""
+    for i in removed:
+        j = np.int64(m.labels[t, i])
+        m.sizes[t, j] -= 1
+        square = np.int64(0)
+        for f in range(fixed.shape[1]):
+            m.sums[t, j, f] -= fixed[i, f]
+            gap = fixed[i, f] - 2 * m.quantized[t, j, f]
+            square += gap * gap
+        high, low = _added(m.loss[t, 0], m.loss[t, 1], -square, 0)
+        m.loss[t, 0], m.loss[t, 1] = high, low
+        m.labels[t, i] = 0
+        m.margins[t, i] = np.inf
+        dirty[j] = True
+
+
+@njit(cache=True)
+def _small_change(t, m, dirty, now, before):  # type: ignore[no-untyped-def]
+    """Mark the clusters of step t that a new imbalance threshold pulls otherwise."""
+    if now != before:
+        for j in range(dirty.size):
+            if m.sizes[t, j] < max(now, before):
+                dirty[j] = True
+
+
+@njit(cache=True)
+def _prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
+    """Take removed rows out of the extent and Q; return REFIT, RESEED, or DONE where neither."""
+    code = DONE
+    for i in removed:
+        square = np.int64(0)
+        for f in range(fixed.shape[1]):
+            square += np.int64(fixed[i, f]) * fixed[i, f]
+            if m.lower_count[f] > 0 and x[i, f] == m.lower[f]:
+                m.lower_count[f] -= 1
+                code = REFIT if m.lower_count[f] == 0 else code
+            if m.upper_count[f] > 0 and x[i, f] == m.upper[f]:
+                m.upper_count[f] -= 1
+                code = REFIT if m.upper_count[f] == 0 else code
+        high, low = _added(m.square_sum[0], m.square_sum[1], -square, 0)
+        m.square_sum[0], m.square_sum[1] = high, low
+        for seed in m.seeds:
+            if seed == i and code == DONE:
+                code = RESEED
+    return code
+
+
+@njit(cache=True, nogil=True)
+def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
+    """Take the rows at ``removed`` places out of the model, and overwrite them with zeros.
+
+    x (n, d) float32 and fixed (n, d) int32: the rows; units (n,): -1 for holes. threshold: below so
+    many rows a cluster is small; ``before`` the deletion. Goes as far as no race and no new step is
+    needed, and returns (what is still to be done, first step that differs or -1, rows looked at,
+    passes over all rows); ``m.state`` holds how many steps hold, and how many there were.
+    """
+    for i in removed:
+        units[i] = -1
+    m.state[0] = 0
+    found = (_prepare(m, x, fixed, removed), 0, 0, 0)
+    if found[0] == DONE:
+        found = _replay(m, fixed, units, removed, spacing, before, threshold, max_iter)
+    for i in removed:
+        x[i] = 0.0
+        fixed[i] = 0
+    return found
+
+
+@njit(cache=True)
+def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
+    """Go through the steps: see ``delete_places``."""
+    k, d = m.quantized.shape[1:]
+    count = m.state[1]
+    dirty, following = np.zeros(k, np.bool_), np.zeros(k, np.bool_)
+    moved, row, analog = np.zeros(k), np.empty(d, np.int64), np.empty(d)
+    first, seen, passes = -1, 0, 0
+    for t in range(count):
+        if t > 0:
+            whole = _move(t, m, spacing, threshold, dirty, moved, row, analog)
+            if not whole or m.drawn[t]:
+                return CONTINUE, t if first < 0 else first, seen, passes
+        following[:] = False
+        _take_out(t, fixed, removed, m, following)
+        if moved.max() > 0.0:
+            first = t if first < 0 else first
+            near, whole_pass = _follow(t, fixed, units, m, moved, following)
+            seen += near
+            passes += whole_pass
+        _small_change(t, m, following, threshold, before)
+        dirty[:] = following
+        m.state[0] = t + 1
+        if t > 0 and not _drops(m, t):
+            m.state[1] = t + 1
+            return DONE, t + 1 if first < 0 and t + 1 < count else first, seen, passes
+    if count > max_iter:
+        return DONE, first, seen, passes
+    return CONTINUE, count if first < 0 else first, seen, passes
+
+
+@njit(cache=True)
+def _follow(t, fixed, units, m, moved, following):  # type: ignore[no-untyped-def]
+    """Bring step t up to its moved centroids; return (rows looked at, passes over all rows)."""
+    _raise_credit(t, m, moved)
+    centres = (m.quantized[t] * 2).astype(np.int32)
+    most = fixed.shape[0] // PASS_SHARE
+    seen, passes = _look_near(t, fixed, m, centres, following, most), 0
+    if seen > most:
+        _pass_over(t, fixed, units, m)
+        following[:] = True
+        passes = 1
+    for j in range(moved.size):
+        following[j] |= moved[j] > 0.0
+    m.loss[t, 0], m.loss[t, 1] = _loss_of(
+        m.square_sum[0], m.square_sum[1], m.quantized[t], m.sizes[t], m.sums[t]
+    )
+    return seen, passes
+
+
+@njit(cache=True)
+def _drops(m, t):  # type: ignore[no-untyped-def]
+    """Whether step t's loss is below the one before."""
+    high, low = m.loss[t]
+    return high < m.loss[t - 1, 0] or (high == m.loss[t - 1, 0] and low < m.loss[t - 1, 1])

@@ -1,0 +1,44 @@
+"""Where a unit's rows stand in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class UnitIndex:
+    """The places of units, found by bisection; ids that were forgotten are overwritten.
+
+    units (n,) int64 of the rows, shared with their owner: negative where a row is gone.
+    """
+
+    def __init__(self, units: NDArray[np.int64]) -> None:
+        self._units = units
+        self._order = np.argsort(units, kind="stable")
+        self._ids = units[self._order]
+
+    def find(self, units: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the places of the live rows of these units (ascending, different)."""
+        if len(units) == 1:
+            left = int(self._ids.searchsorted(units[0]))
+            if left + 1 < len(self._ids) and self._ids[left + 1] > units[0]:
+                places = self._order[left : left + (self._ids[left] == units[0])]
+                return places if len(places) and self._units[places[0]] >= 0 else places[:0]
+        left_ends = self._ids.searchsorted(units, "left")
+        right_ends = self._ids.searchsorted(units, "right")
+        spans = [self._order[a:b] for a, b in zip(left_ends, right_ends, strict=True)]
+        places = np.concatenate(spans) if spans else np.empty(0, np.intp)
+        return places[self._units[places] >= 0]
+
+    def forget(self, units: NDArray[np.int64]) -> None:
+        """Overwrite these ids (ascending, different) by a remaining neighbour's."""
+        ids = self._ids
+        lefts = ids.searchsorted(units, "left").tolist()
+        rights = ids.searchsorted(units, "right").tolist()
+        start = 0
+        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            start = left if number == 0 or left > rights[number - 1] else start
+            # A run of ids that go ends where the next one does not follow at once.
+            if number + 1 == len(lefts) or lefts[number + 1] > right:
+                before = ids[start - 1] if start else ids[right] if right < len(ids) else 0
+                ids[start:right] = before
