@@ -47,14 +47,17 @@ def train_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the new model.")],
     data: Annotated[str, typer.Option(help="Data set to train on.")],
-    algorithm: Annotated[str, typer.Option(help="k-means, q-kmeans, linear, logistic or softmax.")],
+    algorithm: Annotated[
+        str, typer.Option(help="k-means, q-kmeans, dc-kmeans, linear, logistic or softmax.")
+    ],
     parameter: Annotated[
         list[str] | None,
         typer.Option(
             "-p",
             help="Hyper-parameter as key=value: n_clusters (8), max_iter (10), bounds=LOWER:UPPER; "
-            "q-kmeans also epsilon (by size) and gamma (0.2). Regressions: learning_rate (half of the "
-            "rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
+            "q-kmeans also epsilon (by size) and gamma (0.2); dc-kmeans n_leaves (a power of two; by "
+            "size), root (unweighted or weighted), branching=8x8 (a deeper tree). Regressions: "
+            "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
             "provenance (exact, averaged or none; chosen if unset), dtype (float32 or float64).",
         ),
     ] = None,

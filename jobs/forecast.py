@@ -7,6 +7,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..pipeline.arrays import unit_extent
 from ..pipeline.fixedpoint import Extent, Scaling, merge_extents
 from ..pipeline.quantized import Draw
 from ..storage.dataset import CellStatistics
@@ -47,3 +48,10 @@ class ForecastPasses:
         self, scaling: Scaling, centroids: NDArray[np.int64], present: NDArray[np.bool_]
     ) -> NoReturn:
         raise PassNeeded(self._action)
+
+
+class LeafForecast(ForecastPasses):
+    """The same for a leaf of DC-k-means, whose extent is asked for when no row of it is left."""
+
+    def extent(self) -> Extent:
+        return unit_extent(0, self._statistics.minimum.shape[1])

@@ -15,6 +15,7 @@ from ..pipeline import quantized
 from ..pipeline.clusterers import delete_rows, nearest, scaled_centroids
 from ..pipeline.fixedpoint import LOSS_UNIT
 from ..pipeline.quantized import Record, Settings
+from ..pipeline.replay import Outcome
 from ..pipeline.validation import DEFAULT_GAMMA, DEFAULT_MAX_ITER, resolve_settings
 from ..storage.dataset import DataSet
 from ..storage.versions import load_version, write_version
@@ -27,12 +28,19 @@ from .train_kmeans import StoredPasses
 from .workspace import Workspace
 
 ALGORITHMS: tuple[str, ...] = ("k-means", "q-kmeans")
+
+
+def parse_bounds(text: str) -> tuple[float, ...]:
+    """Return the numbers of LOWER:UPPER."""
+    return tuple(float(part) for part in text.split(":"))
+
+
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "n_clusters": int,
     "epsilon": float,
     "gamma": float,
     "max_iter": int,
-    "bounds": lambda text: tuple(float(part) for part in text.split(":")),
+    "bounds": parse_bounds,
 }
 _ALLOWED = {
     "k-means": ("n_clusters", "max_iter", "bounds"),
@@ -43,12 +51,19 @@ _ALLOWED = {
 def parse(algorithm: str, given: Mapping[str, str]) -> dict[str, Any]:
     """See ``Family``."""
     allowed = _ALLOWED[algorithm]
+    return parse_values(algorithm, {name: _PARAMETERS[name] for name in allowed}, given)
+
+
+def parse_values(
+    algorithm: str, parsers: Mapping[str, Callable[[str], Any]], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """Turn texts into values by an algorithm's parameters; UsageError names what is allowed."""
     parsed = {}
     for key, text in given.items():
-        if key not in allowed:
-            raise UsageError(f"{algorithm} has no parameter {key!r}; it has {', '.join(allowed)}")
+        if key not in parsers:
+            raise UsageError(f"{algorithm} has no parameter {key!r}; it has {', '.join(parsers)}")
         try:
-            parsed[key] = _PARAMETERS[key](text)
+            parsed[key] = parsers[key](text)
         except ValueError:
             raise UsageError(f"{key} is {text!r}: not a value of that parameter") from None
     if "bounds" in parsed and len(parsed["bounds"]) != 2:
@@ -86,14 +101,15 @@ def first_version(training: Training) -> FirstVersion:
     passes = StoredPasses(data, data.statistics(), training.fold, progress=training.progress)
     record = quantized.fit(passes, settings)
     path = training.ws.new_version_path(training.model, 1)
-    attrs = version_attrs(training.model, 1, algorithm, settings, record, row, None)
+    made = settings_to_json(settings)
+    attrs = version_attrs(training.model, 1, algorithm, made, record, row, None)
     digest = write_version(path, to_arrays(record, settings), attrs)
     summary = {
         "steps": len(record.steps) - 1,
         "loss": record.final.loss / LOSS_UNIT,
         "passes": passes.passes,
     }
-    return FirstVersion(path, digest, record.extent.rows, settings_to_json(settings), summary)
+    return FirstVersion(path, digest, record.extent.rows, made, summary)
 
 
 def next_version(change: Change) -> NextVersion:
@@ -110,33 +126,54 @@ def next_version(change: Change) -> NextVersion:
     )
     change.progress(f"update {model}")
     record, outcome = delete_rows(record, gathered.removed, passes, settings)
+    path, attrs = next_attrs(change, row, settings_to_json(settings), record)
+    digest = write_version(path, to_arrays(record, settings), attrs, change.ws.root / row["folder"])
+    seconds = perf_counter() - started
+    return next_entry(change, row, path, digest, record, outcome, {"seconds": seconds})
+
+
+def next_attrs(
+    change: Change, row: Mapping[str, Any], settings: Mapping[str, Any], model: Record
+) -> tuple[Path, dict[str, Any]]:
+    """Return the path and attributes of a model's next version."""
     number = row["version"] + 1
-    path = change.ws.new_version_path(model, number)
     parent = Path(row["folder"]).name
     attrs = version_attrs(
-        model, number, row["algorithm"], settings, record, change.data_row, parent
+        change.model, number, row["algorithm"], settings, model, change.data_row, parent
     )
-    folder = change.ws.root / row["folder"]
-    digest = write_version(path, to_arrays(record, settings), attrs, folder)
+    return change.ws.new_version_path(change.model, number), attrs
+
+
+def next_entry(
+    change: Change,
+    row: Mapping[str, Any],
+    path: Path,
+    digest: str,
+    model: Record,
+    outcome: Outcome,
+    more: Mapping[str, Any],
+) -> NextVersion:
+    """Return what a deletion job learns of a version that was written; more: for its report."""
+    number, rows = row["version"] + 1, model.extent.rows
     report = {
-        "model": model,
+        "model": change.model,
         "data": change.data_row["name"],
         "algorithm": row["algorithm"],
         "action": outcome.action,
         "first_step": outcome.first_step,
         "reason": outcome.reason,
         "passes": outcome.passes,
-        "seconds": perf_counter() - started,
+        **more,
         "exactness": "exact",
         "version_before": row["version"],
         "version": number,
         "digest_before": row["digest"],
         "digest": digest,
         "rows_before": row["rows"],
-        "rows": record.extent.rows,
-        "empty": record.empty,
+        "rows": rows,
+        "empty": model.empty,
     }
-    return NextVersion(model, number, change.ws.relative(path), digest, record.extent.rows, report)
+    return NextVersion(change.model, number, change.ws.relative(path), digest, rows, report)
 
 
 def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict[str, Any]:
@@ -154,18 +191,18 @@ def version_attrs(
     model: str,
     number: int,
     algorithm: str,
-    settings: Settings,
+    settings: Mapping[str, Any],
     record: Record,
     data_set: Mapping[str, Any],
     parent: str | None,
 ) -> dict[str, Any]:
-    """Return the attributes of a model version's group."""
+    """Return the attributes of a model version's group; settings as JSON values."""
     return {
         "final_step": None if record.empty else record.final_number,
         "model": model,
         "version": number,
         "algorithm": algorithm,
-        "settings": settings_to_json(settings),
+        "settings": dict(settings),
         "data_set": data_set["name"],
         "generation": data_set["generation"],
         "parent": parent,
@@ -183,16 +220,21 @@ def load_model(ws: Workspace, name: str) -> tuple[dict[str, Any], Record, Settin
 def describe(ws: Workspace, model: str) -> dict[str, Any]:
     """See ``Family``; centres in the features' own units."""
     row, record, _ = load_model(ws, model)
-    found: dict[str, Any] = {"settings": json.loads(row["settings"]), "empty": record.empty}
-    found["steps"] = max(0, len(record.steps) - 1)
+    found = describe_record(record, json.loads(row["settings"]))
+    return found if record.empty else {**found, "loss": record.final.loss / LOSS_UNIT}
+
+
+def describe_record(record: Record, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``model show`` tells of a record, but for its loss."""
+    found: dict[str, Any] = {"settings": settings, "empty": record.empty}
+    found |= {"steps": max(0, len(record.steps) - 1), "loss": None}
     if record.empty:
-        return {**found, "loss": None, "centroids": 0, "cluster_centers": [], "sizes": []}
+        return {**found, "centroids": 0, "cluster_centers": [], "sizes": []}
     final = record.final
     present = final.centroids.present
     centres = record.scaling.restore(scaled_centroids(record))
     return {
         **found,
-        "loss": final.loss / LOSS_UNIT,
         "centroids": int(present.sum()),
         "cluster_centers": centres.tolist(),
         "sizes": final.tally.sizes[present].tolist(),
@@ -201,7 +243,11 @@ def describe(ws: Workspace, model: str) -> dict[str, Any]:
 
 def predict(ws: Workspace, model: str, x: NDArray[np.float32]) -> NDArray[Any]:
     """See ``Family``: the cluster of each row."""
-    _, record, _ = load_model(ws, model)
+    return labels_of(model, load_model(ws, model)[1], x)
+
+
+def labels_of(model: str, record: Record, x: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the cluster (n,) of each row; JobError where the model is empty."""
     if record.empty:
         raise JobError(f"model {model} is empty: all its rows were deleted")
     return nearest(record, x)[0]

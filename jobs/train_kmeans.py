@@ -8,7 +8,7 @@ their grouping or the number of workers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,8 +156,8 @@ def _add(one: Any, other: Any) -> Any:
 class StoredPasses:
     """The rows of a stored data set; implements ``pipeline.quantized.Passes``.
 
-    excluded: slots that are to be deleted and still stand on the disk. statistics: of all cells,
-    without the excluded rows.
+    excluded: slots that are to be deleted and still stand on the disk. statistics: of all cells, or
+    of just those named, without the excluded rows.
     """
 
     def __init__(
@@ -167,13 +167,15 @@ class StoredPasses:
         fold: Fold,
         excluded: Excluded | None = None,
         progress: Callable[[str], None] = lambda what: None,
+        cells: Sequence[int] | None = None,
     ) -> None:
         self._data_set = data_set
         self._statistics = statistics
         self._fold = fold
         self._excluded = excluded or {}
         self._progress = progress
-        self._cells = np.flatnonzero(statistics.live).tolist()
+        named = range(data_set.cells) if cells is None else cells
+        self._cells = [c for c, live in zip(named, statistics.live, strict=True) if live]
         self.passes = 0
 
     def extent(self) -> Extent:

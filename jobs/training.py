@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kmeans_models, regression_models
+from ..storage.dataset import DataSet
+from . import divided_models, kmeans_models, regression_models
 from .errors import UsageError
 from .fold import Fold
 from .model_family import Family, Training
 from .workspace import Workspace
 
-FAMILIES: tuple[Family, ...] = (kmeans_models, regression_models)
+FAMILIES: tuple[Family, ...] = (kmeans_models, divided_models, regression_models)
 ALGORITHMS = tuple(name for family in FAMILIES for name in family.ALGORITHMS)
+SPARSE_ALGORITHMS: tuple[str, ...] = ()
+"""Those for sparse data sets, and for no other."""
 _SHOWN = (
     "name",
     "algorithm",
@@ -65,6 +68,7 @@ def train(
         row, data_set = ledger.open_data_set(asked["data"], ws.root)
         if row["rows"] == 0:
             raise UsageError(f"data set {asked['data']} is empty: all its rows were deleted")
+        _check_layout(asked["algorithm"], asked["data"], data_set)
         family.check(asked["algorithm"], asked["parameters"], data_set, row["rows"], asked["seed"])
         if job is None:
             job = ledger.begin_job("train", {"model": model, **asked})
@@ -103,6 +107,20 @@ def train(
             ledger.event("model", {"model": model, "version": 1, "digest": first.digest})
             ledger.end_job(job, "done", summary)
     return summary
+
+
+def _check_layout(algorithm: str, data: str, data_set: DataSet) -> None:
+    """UsageError for an algorithm that can't read a data set's layout."""
+    if data_set.sparse and algorithm not in SPARSE_ALGORITHMS:
+        raise UsageError(
+            f"{algorithm} needs dense rows, and those of data set {data} are kept sparse; train "
+            f"{', '.join(SPARSE_ALGORITHMS)} on it"
+        )
+    if not data_set.sparse and algorithm in SPARSE_ALGORITHMS:
+        raise UsageError(
+            f"{algorithm} is for sparse data sets, and the rows of {data} are dense; train one of "
+            f"{', '.join(name for name in ALGORITHMS if name not in SPARSE_ALGORITHMS)}"
+        )
 
 
 def describe_model(ws: Workspace, name: str) -> dict[str, Any]:

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline import quantized
+from ..pipeline.quantized import Record
 from ..pipeline.regression import BASEL
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from ..storage.versions import digest, read_version
-from . import kmeans_models
+from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models
 from .errors import UsageError
 from .fold import Fold, split_cells
-from .kmeans_arrays import settings_from_json, to_arrays
+from .train_divided import StoredLeaves
 from .train_kmeans import StoredPasses, warm_up
 from .verifying_regression import verify_against_basel
 from .workspace import Workspace
@@ -43,7 +44,7 @@ def verify_model(
     UsageError where ``against`` does not fit the model.
     """
     algorithm = ws.ledger.model(model)["algorithm"]
-    fits = RETRAIN if algorithm in kmeans_models.ALGORITHMS else BASEL
+    fits = RETRAIN if algorithm in _RETRAINS else BASEL
     if against not in (None, fits):
         raise UsageError(f"--against is {against!r}; for a {algorithm} model it is {fits}")
     if fits == BASEL:
@@ -52,6 +53,52 @@ def verify_model(
     if found["exact"]:
         return found, None
     return found, f"model {model} is not what a retrain gives: {found['differing']} differ"
+
+
+@dataclass(frozen=True, slots=True)
+class _Retraining:
+    """What a retrain takes: nothing of the model but its resolved settings."""
+
+    settings: Mapping[str, Any]
+    data_set: DataSet
+    statistics: CellStatistics
+    fold: Fold
+    salt: bytes
+    progress: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Retrained:
+    model: Record
+    arrays: Arrays
+    passes: int
+    digest: Callable[[Arrays], str]
+    """The digest of a version of such arrays."""
+
+
+def _retrain_kmeans(what: _Retraining) -> _Retrained:
+    settings = kmeans_arrays.settings_from_json(what.settings)
+    passes = StoredPasses(what.data_set, what.statistics, what.fold, progress=what.progress)
+    record = quantized.fit(passes, settings)
+    arrays = {n: a.values for n, a in kmeans_arrays.to_arrays(record, settings).items()}
+    return _Retrained(record, arrays, passes.passes, digest)
+
+
+def _retrain_divided(what: _Retraining) -> _Retrained:
+    settings = divided_arrays.settings_from_json(what.settings)
+    leaves = StoredLeaves(
+        what.data_set, what.statistics, settings, what.salt, what.fold, progress=what.progress
+    )
+    tree = leaves.fit()
+    arrays = {n: a.values for n, a in divided_arrays.stored_arrays(tree, settings).items()}
+    return _Retrained(tree.model, arrays, tree.outcome.passes, divided_arrays.digest_of)
+
+
+_RETRAINS: dict[str, Callable[[_Retraining], _Retrained]] = {
+    **dict.fromkeys(kmeans_models.ALGORITHMS, _retrain_kmeans),
+    **dict.fromkeys(divided_models.ALGORITHMS, _retrain_divided),
+}
+"""How the models are trained anew that a deletion leaves bit for bit a retrain."""
 
 
 def verify_against_retrain(
@@ -66,17 +113,17 @@ def verify_against_retrain(
         row = ledger.model(model)
         ledger.check_nothing_pending(row["data_set"])
         _, data_set = ledger.open_data_set(row["data_set"], ws.root)
-        settings = settings_from_json(json.loads(row["settings"]))
         progress("measuring cells")
         statistics = measure(data_set, fold)
         warm_up(data_set, fold)
         started = perf_counter()
-        passes = StoredPasses(data_set, statistics, fold, progress=progress)
-        record = quantized.fit(passes, settings)
-        retrained = {n: a.values for n, a in to_arrays(record, settings).items()}
+        settings = json.loads(row["settings"])
+        what = _Retraining(settings, data_set, statistics, fold, ledger.salt, progress)
+        again = _RETRAINS[row["algorithm"]](what)
+        retrained = again.arrays
         seconds = perf_counter() - started
         found, _ = read_version(ws.root / row["folder"])
-    model_digest, retrained_digest = digest(found), digest(retrained)
+    model_digest, retrained_digest = again.digest(found), again.digest(retrained)
     exact = model_digest == retrained_digest == row["digest"]
     return {
         "model": model,
@@ -87,9 +134,9 @@ def verify_against_retrain(
         "ledger_digest": row["digest"],
         "max_abs_difference": _difference(found, retrained),
         "differing": sorted(n for n in {*found, *retrained} if not _same(found, retrained, n)),
-        "rows": record.extent.rows,
-        "empty": record.empty,
-        "passes": passes.passes,
+        "rows": again.model.extent.rows,
+        "empty": again.model.empty,
+        "passes": again.passes,
         "retrain_seconds": seconds,
     }
 
