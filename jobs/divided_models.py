@@ -18,10 +18,9 @@ from ..pipeline.divided import (
     on_cube,
     outcome,
     pooled,
-    refit_reason,
-    shrunk,
 )
-from ..pipeline.fixedpoint import LOSS_UNIT, exact_loss
+from ..pipeline.fixedpoint import LOSS_UNIT, exact_loss, shrunk
+from ..pipeline.replay import refit_reason
 from ..pipeline.validation import resolve_divided
 from ..storage.dataset import DataSet
 from ..storage.versions import open_version

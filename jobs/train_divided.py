@@ -27,14 +27,11 @@ from ..pipeline.divided import (
     on_cube,
     outcome,
     pooled,
-    refit_reason,
-    shrunk,
-    within,
 )
-from ..pipeline.fixedpoint import Extent, Scaling, merge_extents
+from ..pipeline.fixedpoint import Extent, Scaling, merge_extents, shrunk, within
 from ..pipeline.lloyd import Tally
 from ..pipeline.quantized import Draw, Record, Settings
-from ..pipeline.replay import Outcome, Removed
+from ..pipeline.replay import Outcome, Removed, refit_reason
 from ..pipeline.seeding import Winner
 from ..storage.cells import hash_units
 from ..storage.dataset import CellStatistics, DataSet

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from . import lloyd, seeding
 from .fixedpoint import Extent, Scaling, extent_of
-from .incremental import label_rows
 from .lloyd import Tally
 from .quantized import Draw
 from .seeding import Winner
@@ -72,12 +71,23 @@ def assign_fixed(
         return lloyd.assign(fixed, units, None, centroids, present)
     lloyd.require_contiguous(fixed)
     tally = Tally(np.zeros(len(centroids), np.int64), np.zeros_like(centroids))
-    none, labels = np.empty(0), np.empty(0, np.int32)
-    limit = lloyd.relative_error(fixed.shape[1])
-    lloyd.assign_rows(
-        fixed, units, none, none, centroids * 2, limit, labels, tally.sizes, tally.sums
-    )
+    labels, margins = np.empty(0, np.int32), np.empty(0, np.float32)
+    _add_rows(fixed, units, centroids, labels, margins, tally)
     return tally
+
+
+def _add_rows(
+    fixed: NDArray[np.int32],
+    units: NDArray[np.int64],
+    centroids: NDArray[np.int64],
+    labels: NDArray[np.integer],
+    margins: NDArray[np.float32],
+    tally: Tally,
+) -> None:
+    """``lloyd.assign_rows`` of rows on the grid to centroids in 2^-23."""
+    none, limit = np.empty(0), lloyd.relative_error(fixed.shape[1])
+    found = labels, margins, tally.sizes, tally.sums
+    lloyd.assign_rows(fixed, units, none, none, centroids * 2, limit, *found)
 
 
 def unit_extent(rows: int, features: int) -> Extent:
@@ -145,12 +155,11 @@ class GridPasses:
     ) -> Tally:
         """``assign`` to centroids that are all present; labels and margins (n,) are filled."""
         fixed = self.fixed(scaling)
-        tolerance = lloyd.relative_error(fixed.shape[1])
 
         def tally(part: slice) -> Tally:
             found = Tally(np.zeros(len(centroids), np.int64), np.zeros_like(centroids))
-            rows = fixed[part], self.units[part], centroids, tolerance
-            label_rows(*rows, labels[part], margins[part], found.sizes, found.sums)
+            rows = fixed[part], self.units[part], centroids
+            _add_rows(*rows, labels[part], margins[part], found)
             return found
 
         return reduce(lambda one, other: one + other, self._map(tally))

@@ -28,7 +28,7 @@ from .fixedpoint import ROW_GRID, Extent, Scaling
 from .keyed import derive_key, exponential, keyed_bits
 from .lloyd import Tally, exact_distance
 from .quantized import Draw, Record, Settings
-from .replay import Outcome, Removed
+from .replay import Outcome, Removed, listed_numbers
 from .seeding import Winner
 
 LEAF, NODE = "leaf", "node"
@@ -103,46 +103,10 @@ def leaf_of(hashes: NDArray[np.uint64], n_leaves: int) -> NDArray[np.int64]:
     return (hashes >> np.uint64(64 - bits)).astype(np.int64)
 
 
-def within(extent: Extent, bounds: tuple[float, float] | None) -> Extent:
-    """Return the extent with the user's bounds, where there are any, in place of the rows' own."""
-    if bounds is None or extent.rows == 0:
-        return extent
-    lower, upper = (np.full_like(extent.lower, bound) for bound in bounds)
-    none = np.zeros_like(extent.lower_count)
-    return Extent(extent.rows, lower, upper, none, none)
-
-
-def shrunk(extent: Extent, x: NDArray[np.float32], bounds: tuple[float, float] | None) -> Extent:
-    """Return the extent without rows x (m, features) that are in it.
-
-    Where a count becomes 0 its bound does not hold any more.
-    """
-    left = extent.rows - len(x)
-    if bounds is not None:
-        return replace(extent, rows=left)
-    lower_count = extent.lower_count - np.count_nonzero(x == extent.lower, axis=0)
-    upper_count = extent.upper_count - np.count_nonzero(x == extent.upper, axis=0)
-    return Extent(left, extent.lower, extent.upper, lower_count, upper_count)
-
-
 def on_cube(removed: Removed, scaling: Scaling) -> Removed:
     """Return rows as the leaves know them: in [0, 1], on the row grid, which float32 holds."""
     fixed = scaling.fixed(removed.x)
     return replace(removed, x=(fixed / ROW_GRID).astype(np.float32))
-
-
-def refit_reason(extent: Extent, bounds: tuple[float, float] | None) -> str:
-    """Tell why a shrunk extent has everything fitted anew; empty where the tree is kept."""
-    if extent.rows == 0:
-        return "no row is left"
-    moved = np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0))
-    if bounds is not None or not len(moved):
-        return ""
-    return f"the range of feature {_listed(moved)} lost its last row at one end"
-
-
-def _listed(numbers: Sequence[int] | NDArray[np.intp]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +299,7 @@ def outcome(before: Upper, after: Upper, passes: int) -> Outcome:
     pairs = enumerate(zip(before.leaves, after.leaves, strict=True))
     moved = [leaf for leaf, (old, new) in pairs if not new.same(old, False)]
     if moved:
-        reason = f"the centroids of leaf {_listed(moved)} moved"
+        reason = f"the centroids of leaf {listed_numbers(moved)} moved"
         return Outcome("resumed", None, passes, reason)
     levels = zip(before.levels, after.levels, strict=True)
     nodes = [pair for old, new in levels for pair in zip(old, new, strict=True)]

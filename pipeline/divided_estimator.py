@@ -33,14 +33,11 @@ from .divided import (
     on_cube,
     outcome,
     pooled,
-    refit_reason,
-    shrunk,
     unit_hashes,
-    within,
 )
-from .fixedpoint import LOSS_UNIT, Extent, Scaling, exact_loss
+from .fixedpoint import LOSS_UNIT, Extent, Scaling, exact_loss, shrunk, within
 from .quantized import Record
-from .replay import Outcome, Removed
+from .replay import Outcome, Removed, refit_reason
 from .validation import (
     DEFAULT_CLUSTERS,
     DEFAULT_MAX_ITER,

@@ -7,7 +7,7 @@ subtracting a row is the exact inverse of adding it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
@@ -75,6 +75,28 @@ def merge_extents(
         np.where(lower == low, lower_count, 0).sum(axis=0),
         np.where(upper == high, upper_count, 0).sum(axis=0),
     )
+
+
+def within(extent: Extent, bounds: tuple[float, float] | None) -> Extent:
+    """Return the extent with the user's bounds, where there are any, in place of the rows' own."""
+    if bounds is None or extent.rows == 0:
+        return extent
+    lower, upper = (np.full_like(extent.lower, bound) for bound in bounds)
+    none = np.zeros_like(extent.lower_count)
+    return Extent(extent.rows, lower, upper, none, none)
+
+
+def shrunk(extent: Extent, x: NDArray[np.float32], bounds: tuple[float, float] | None) -> Extent:
+    """Return the extent without rows x (m, features) that are in it.
+
+    Where a count becomes 0 its bound does not hold any more.
+    """
+    left = extent.rows - len(x)
+    if bounds is not None:
+        return replace(extent, rows=left)
+    lower_count = extent.lower_count - np.count_nonzero(x == extent.lower, axis=0)
+    upper_count = extent.upper_count - np.count_nonzero(x == extent.upper, axis=0)
+    return Extent(left, extent.lower, extent.upper, lower_count, upper_count)
 
 
 @dataclass(frozen=True, slots=True)

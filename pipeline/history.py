@@ -8,7 +8,9 @@ remembered answers), so that one and the same code decides what a step is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,13 @@ from .fixedpoint import Extent, Scaling
 from .incremental import BLOCK, CONTINUE, DONE, LIMB, REFIT, RESEED, Steps
 from .lloyd import Tally
 from .quantized import Centroids, Draw, Record, Settings, Step
-from .replay import Races, known_races, lost_bounds
+from .replay import Races, known_races, refit_reason
 from .seeding import Winner
+
+PER_STEP = Steps._fields[: Steps._fields.index("drift") + 1]
+"""The arrays that have a first axis of steps."""
+FIRST_STEPS = 16
+"""Steps that there is room for at first."""
 
 
 def _limbs(value: int) -> tuple[int, int]:
@@ -31,14 +38,19 @@ def _joined(limbs: NDArray[np.int64]) -> int:
     return (int(limbs[0]) << LIMB) + int(limbs[1])
 
 
+def _whole(record: Record) -> bool:
+    """Whether no step lacks a centroid."""
+    return all(step.centroids.present.all() for step in record.steps)
+
+
 def label_type(n_clusters: int) -> type[np.unsignedinteger]:
     """Return the least type that holds a label."""
     return np.uint8 if n_clusters <= 1 << 8 else np.uint16 if n_clusters <= 1 << 16 else np.uint32
 
 
-def room(rows: int, features: int, settings: Settings) -> Steps:
+def room(steps: int, rows: int, features: int, n_clusters: int) -> Steps:
     """Return the arrays of a history, unfilled."""
-    t, k, d = settings.max_iter + 1, settings.n_clusters, features
+    t, k, d = steps, n_clusters, features
     blocks = -(-rows // BLOCK)
     return Steps(
         np.zeros((t, k, d), np.int64),
@@ -63,20 +75,27 @@ def room(rows: int, features: int, settings: Settings) -> Steps:
     )
 
 
+def _longer(array: NDArray[Any], steps: int) -> NDArray[Any]:
+    """Return a per-step array with zeros added up to so many steps."""
+    new = np.zeros((steps, *array.shape[1:]), array.dtype)
+    new[: len(array)] = array
+    return new
+
+
 class _Passes:
     """Passes that write labels and margins into a history, and know its first steps already."""
 
     def __init__(
         self,
         rows: ArrayPasses,
-        steps: Steps,
+        room_for: Callable[[int], Steps],
         known: int,
         races: Races,
         extent: Extent,
         square_sum: int | None,
     ) -> None:
         self._rows = rows
-        self._steps = steps
+        self._room_for = room_for
         self._known = known
         self._races = races
         self._extent = extent
@@ -105,7 +124,8 @@ class _Passes:
     def assign(
         self, scaling: Scaling, centroids: NDArray[np.int64], present: NDArray[np.bool_]
     ) -> Tally:
-        m, t = self._steps, self._step
+        t = self._step
+        m = self._room_for(t)
         self._step += 1
         if t < self._known:
             return Tally(m.sizes[t].copy(), m.sums[t].copy())
@@ -144,8 +164,9 @@ class History:
     def __init__(self, rows: ArrayPasses, settings: Settings) -> None:
         self._rows = rows
         self._settings = settings
-        self._steps = room(len(rows.units), rows.x.shape[1], settings)
-        self._drawn = np.full((settings.max_iter + 1, settings.n_clusters, 2), -1, np.int64)
+        steps, k = min(settings.max_iter + 1, FIRST_STEPS), settings.n_clusters
+        self._steps = room(steps, len(rows.units), rows.x.shape[1], k)
+        self._drawn = np.full((steps, k, 2), -1, np.int64)
         self._fixed = np.empty((0, rows.x.shape[1]), np.int32)
         self._live = 0
         self._threshold = 0
@@ -154,15 +175,22 @@ class History:
         self._todo = REFIT
         self._complete()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Not every pickler keeps an array that two objects share in one piece: joblib's does not.
+        self.__dict__.update(state)
+        self._fixed = self._rows._fixed
+
     @property
     def rows(self) -> int:
         """Rows that the model depends on."""
+        self._complete()
         return self._live
 
     @property
     def usable(self) -> bool:
         """Whether rows can be deleted by ``delete``."""
-        return not self._record or all(s.centroids.present.all() for s in self._record.steps)
+        self._complete()
+        return not self._record or _whole(self._record)
 
     @property
     def record(self) -> Record:
@@ -180,10 +208,10 @@ class History:
         asked next completes it.
         """
         self._complete()
-        m, before = self._steps, self._threshold
+        m, before, count = self._steps, self._threshold, int(self._steps.state[1])
+        self._todo, self._record = REFIT, None
         self._live -= len(removed)
         self._threshold = self._settings.small_below(self._live)
-        self._todo, self._record = REFIT, None
         todo, first, looked_at, passes = incremental.delete_places(
             m,
             self._rows.x,
@@ -195,6 +223,8 @@ class History:
             self._threshold,
             self._settings.max_iter,
         )
+        if todo == DONE and m.state[1] < count:
+            self._forget_steps()
         self._todo = todo
         if todo == DONE and first < 0:
             return UNCHANGED
@@ -208,7 +238,7 @@ class History:
             passes += self._complete()
             return Replayed("resumed", 0, passes, looked_at, "a seed was deleted")
         if todo == REFIT:
-            reason = self._moved_bounds()
+            reason = refit_reason(self._extent(), self._settings.bounds)
             return Replayed("retrained", 0, passes + self._complete(), looked_at, reason)
         passes += self._complete()
         return Replayed("resumed", first, passes, looked_at, f"step {first} came out differently")
@@ -224,7 +254,7 @@ class History:
         else:
             extent, square_sum = self._extent(), _joined(m.square_sum)
             self._races |= self._step_races(known) if known else {}
-        passes = _Passes(self._rows, m, known, self._races, extent, square_sum)
+        passes = _Passes(self._rows, self._room_for, known, self._races, extent, square_sum)
         self._adopt(quantized.fit(passes, self._settings), known)
         self._todo = DONE
         return passes.passes
@@ -233,8 +263,8 @@ class History:
         """Enter what training found from step ``known`` on."""
         m = self._steps
         extent = record.extent
-        self._races, self._record = {}, record
-        if not self.usable:
+        self._races, self._record, self._live = {}, record, extent.rows
+        if not _whole(record):
             return
         for t, step in enumerate(record.steps[known:], known):
             found = step.centroids
@@ -245,10 +275,26 @@ class History:
         m.lower[:], m.upper[:] = extent.lower, extent.upper
         m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
         m.square_sum[:] = _limbs(record.square_sum)
-        self._live = extent.rows
+        self._forget_steps()
         self._threshold = self._settings.small_below(extent.rows)
         self._fixed = self._rows.fixed(record.scaling)
         m.seeds[:] = [self._rows.place(*key) for key in self._drawn[0].tolist()]
+
+    def _room_for(self, step: int) -> Steps:
+        """The arrays, with room for this step; as chains are short, it is made where needed."""
+        steps = min(2 * step, self._settings.max_iter + 1)
+        if step >= len(self._steps.drift):
+            longer = {name: _longer(getattr(self._steps, name), steps) for name in PER_STEP}
+            self._drawn = _longer(self._drawn, steps)
+            self._steps = self._steps._replace(**longer)
+        return self._steps
+
+    def _forget_steps(self) -> None:
+        """Overwrite what is kept of steps that are no longer: rows deleted since are part of it."""
+        count = int(self._steps.state[1])
+        for name in PER_STEP:
+            getattr(self._steps, name)[count:] = 0
+        self._drawn[count:] = -1
 
     def _extent(self) -> Extent:
         m = self._steps
@@ -275,8 +321,3 @@ class History:
         places = self._steps.seeds.tolist()
         stage = next(s for s, place in enumerate(places) if place in gone)
         return dict(list(self._step_races(1).items())[:stage])
-
-    def _moved_bounds(self) -> str:
-        m = self._steps
-        moved = np.flatnonzero((m.lower_count == 0) | (m.upper_count == 0))
-        return lost_bounds(moved)

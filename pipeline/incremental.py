@@ -20,9 +20,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lanes import LANES
-from .lloyd import gather_block, load_block, nearest_of_block, relative_error, turn_block
+from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
 
+LONG = 128
+"""Features of the shortest rows that are worth a rough look first."""
 BLOCK = 64
 """Rows that share one lower bound of their margins."""
 LIMB = 40
@@ -163,11 +164,11 @@ def _move(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[
             return False
         square = np.int64(0)
         for f in range(row.size):
-            step = (row[f] - m.quantized[t, j, f]) * 2
+            step = row[f] - m.quantized[t, j, f]
             square += step * step
             m.quantized[t, j, f] = row[f]
             m.analog[t, j, f] = analog[f]
-        moved[j] = np.sqrt(np.float64(square)) * _UP
+        moved[j] = 2.0 * np.sqrt(np.float64(square)) * _UP
     return True
 
 
@@ -188,37 +189,58 @@ def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
     m.drift[t] = (m.drift[t] + largest) * _UP
 
 
-@njit(cache=True, inline="always")
-def _rounded_down(value):  # type: ignore[no-untyped-def]
-    """Return a float32 that is not above value."""
-    near = np.float32(value)
-    if np.float64(near) > value:
-        near = np.float32(near - abs(near) * np.float32(2.0**-23) - np.float32(1e-37))
-    return near
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _rough_distance(row, centre):  # type: ignore[no-untyped-def]
+    """Return the squared distance of ``_distance`` to within ``relative_error``: a filter."""
+    total = np.float32(0.0)
+    for f in range(row.size):
+        t = np.float32(row[f]) - np.float32(centre[f])
+        total += t * t
+    return total
 
 
 @njit(cache=True)
-def _look_again(row, centres, label, credit):  # type: ignore[no-untyped-def]
+def _rule_out(row, centres, far):  # type: ignore[no-untyped-def]
+    """Mark in far (k,) the centres that are neither the nearest nor the second; long rows only."""
+    far[:] = False
+    if row.size < LONG:
+        return
+    rough = np.empty(far.size, np.float32)
+    first, second = np.float32(np.inf), np.float32(np.inf)
+    for j in range(far.size):
+        rough[j] = _rough_distance(row, centres[j])
+        if rough[j] < first:
+            first, second = rough[j], first
+        elif rough[j] < second:
+            second = rough[j]
+    limit = second * np.float32(1.0 + relative_error(row.size))
+    for j in range(far.size):
+        far[j] = rough[j] > limit
+
+
+@njit(cache=True)
+def _look_again(row, centres, label, credit, far):  # type: ignore[no-untyped-def]
     """Return the nearest centre of a row in integers, and its margin with the centre's credit.
 
-    row (d,) and centres (k, d) int32 in 2^-24; of equals the lowest.
+    row (d,) and centres (k, d) int32 in 2^-24; of equals the lowest. far (k,): room for marks.
     """
-    nearest, runner = _distance(row, centres[label]), np.int64(-1)
+    _rule_out(row, centres, far)
+    nearest, runner = np.int64(-1), np.int64(-1)
     winner = label
-    for j in range(centres.shape[0]):
-        if j == label:
+    for j in range(far.size):
+        if far[j]:
             continue
         square = _distance(row, centres[j])
-        if square < nearest or (square == nearest and j < winner):
+        if nearest < 0 or square < nearest:
             runner = nearest
             nearest, winner = square, j
         elif runner < 0 or square < runner:
             runner = square
     if runner < 0:
         return winner, np.float32(np.inf)
-    far, near = np.sqrt(np.float64(runner)), np.sqrt(np.float64(nearest))
-    margin = far - near - (far + near) * 2.0**-50
-    return winner, _rounded_down(margin + credit[winner] - (far + credit[winner]) * 2.0**-50)
+    beyond, near = np.sqrt(np.float64(runner)), np.sqrt(np.float64(nearest))
+    margin = beyond - near - (beyond + near) * 2.0**-50
+    return winner, rounded_down(margin + credit[winner] - (beyond + credit[winner]) * 2.0**-50)
 
 
 @njit(cache=True)
@@ -249,72 +271,43 @@ def _least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no
 def _look_near(t, fixed, m, centres, dirty, most):  # type: ignore[no-untyped-def]
     """Look again at the rows of step t that may have changed cluster; return how many they are.
 
-    Stops once there were ``most``: a pass over all rows is cheaper then.
+    Stops once there were ``most``: a pass over all rows is cheaper then. Rows are found some ahead
+    of being looked at, so that the memory has time to bring them.
     """
     labels, margins, least = m.labels[t], m.margins[t], m.least[t]
     credit, drift = m.credit[t], m.drift[t]
-    seen = 0
+    far = np.empty(dirty.size, np.bool_)
+    waiting, blocks = np.empty(2 * BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    waiting_count, block_count, seen = 0, 0, 0
     for b in range(least.size):
-        if least[b] > drift:
-            continue
-        start, stop = b * BLOCK, min((b + 1) * BLOCK, labels.size)
-        for i in range(start, stop):
-            old = np.int64(labels[i])
-            if margins[i] <= credit[old]:
-                new, margins[i] = _look_again(fixed[i], centres, old, credit)
-                seen += 1
+        if least[b] <= drift:
+            for i in range(b * BLOCK, min((b + 1) * BLOCK, labels.size)):
+                if margins[i] <= credit[labels[i]]:
+                    prefetch_row(fixed, i)
+                    waiting[waiting_count] = i
+                    waiting_count += 1
+            blocks[block_count] = b
+            block_count += 1
+        if waiting_count >= BLOCK or block_count == BLOCK or b == least.size - 1:
+            for i in waiting[:waiting_count]:
+                old = np.int64(labels[i])
+                new, margins[i] = _look_again(fixed[i], centres, old, credit, far)
                 if new != old:
                     labels[i] = new
                     _change_cluster(fixed[i], old, new, m.sizes[t], m.sums[t], dirty)
-        if seen > most:
-            return seen
-        least[b] = _least_left(labels, margins, credit, drift, start, stop)
+            for done in blocks[:block_count]:
+                start, stop = done * BLOCK, min((done + 1) * BLOCK, labels.size)
+                least[done] = _least_left(labels, margins, credit, drift, start, stop)
+            seen += waiting_count
+            waiting_count, block_count = 0, 0
+            if seen > most:
+                return seen
     return seen
-
-
-@njit(cache=True, nogil=True)
-def label_rows(fixed, units, centroids, tolerance, labels, margins, sizes, sums):  # type: ignore[no-untyped-def]
-    """Assign live rows (n, d) to centroids (k, d) in 2^-23: labels, margins, sizes and sums are filled.
-
-    As ``lloyd.assign_rows``; float32 margins lose their own error bound. Sizes and sums are added to.
-    """
-    k, d = centroids.shape
-    rows = np.empty(LANES, np.int64)
-    block = np.zeros((LANES, d), np.int32)
-    turned = np.zeros((d, LANES), np.float32)
-    best, second = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    label = np.empty(LANES, np.int32)
-    centres = (centroids * 2).astype(np.int32)
-    centres32 = centres.astype(np.float32)
-    limit = np.float32(tolerance)
-    none = np.empty(0)
-    margins[:] = np.inf
-    start = 0
-    while True:
-        count, start = gather_block(fixed, units, start, rows)
-        if count == 0:
-            break
-        here = load_block(fixed, rows, count, none, none, block)
-        turn_block(here, turned)
-        nearest_of_block(fixed, start, turned, centres32, best, second, label)
-        for lane in range(count):
-            i, j = rows[lane], label[lane]
-            if k > 1:
-                far, near = second[lane], best[lane]
-                if far - near <= limit * far:
-                    j, margins[i] = _decided(here[lane], centres), 0.0
-                else:
-                    low = np.sqrt(np.float64(far) * (1.0 - tolerance))
-                    margins[i] = _rounded_down(low - np.sqrt(np.float64(near) * (1.0 + tolerance)))
-            labels[i] = j
-            sizes[j] += 1
-            for f in range(d):
-                sums[j, f] += here[lane, f]
 
 
 @njit(cache=True)
 def settle(m, t):  # type: ignore[no-untyped-def]
-    """Start step t's credits and lower bounds anew, after ``label_rows``."""
+    """Start step t's credits and lower bounds anew, after ``lloyd.assign_rows``."""
     m.credit[t] = 0.0
     m.drift[t] = 0.0
     labels, margins, credit = m.labels[t], m.margins[t], m.credit[t]
@@ -327,23 +320,11 @@ def settle(m, t):  # type: ignore[no-untyped-def]
 def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
     m.sizes[t] = 0
     m.sums[t] = 0
-    tolerance = relative_error(fixed.shape[1])
-    label_rows(
-        fixed, units, m.quantized[t], tolerance, m.labels[t], m.margins[t], m.sizes[t], m.sums[t]
-    )
+    none = np.empty(0)
+    tally = m.labels[t], m.margins[t], m.sizes[t], m.sums[t]
+    limit = relative_error(fixed.shape[1])
+    assign_rows(fixed, units, none, none, m.quantized[t] * 2, limit, *tally)
     settle(m, t)
-
-
-@njit(cache=True)
-def _decided(row, centres):  # type: ignore[no-untyped-def]
-    """Return the nearest of centres (k, d) int32 in integers, the lowest of equals."""
-    winner = 0
-    least = _distance(row, centres[0])
-    for j in range(1, centres.shape[0]):
-        square = _distance(row, centres[j])
-        if square < least:
-            winner, least = j, square
-    return winner
 
 
 @njit(cache=True)
@@ -413,6 +394,8 @@ def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_i
     for i in removed:
         x[i] = 0.0
         fixed[i] = 0
+        if found[0] != DONE:
+            m.labels[:, i] = 0
     return found
 
 

@@ -168,13 +168,24 @@ def _decide(row, centres):  # type: ignore[no-untyped-def]
     return winner
 
 
+@njit(cache=True, inline="always")
+def rounded_down(value):  # type: ignore[no-untyped-def]
+    """Return a float32 that is not above a finite value."""
+    near = np.float32(value)
+    if np.float64(near) > value:
+        near = np.float32(near - abs(near) * np.float32(2.0**-23) - np.float32(1e-37))
+    return near
+
+
 @njit(cache=True, nogil=True)
-def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums):  # type: ignore[no-untyped-def]
-    """Add each live row of x to its nearest centre's count and sum; write labels if asked.
+def assign_rows(x, units, lower, factor, centres, tolerance, labels, margins, sizes, sums):  # type: ignore[no-untyped-def]
+    """Add each live row of x to its nearest centre's count and sum; write labels, margins if asked.
 
     x (n, features) float32 with lower/factor (features,), or int32 with empty lower/factor. centres
-    (k, features) int64 in 2^-24, all different. labels (n,) int32 or empty.
+    (k, features) int64 in 2^-24. labels (n,) of integers or empty. margins (n,) float32 or empty:
+    a lower bound of how much nearer a row's centre is than any other, in 2^-24; infinite in holes.
     """
+    margins[:] = np.inf
     k, d = centres.shape
     rows = np.empty(LANES, np.int64)
     fixed = np.zeros((LANES, d), np.int32)
@@ -194,8 +205,13 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, sizes, sums
         nearest_of_block(x, start, turned, centres32, best, second, label)
         for lane in range(m):
             j = label[lane]
-            if k > 1 and second[lane] - best[lane] <= limit * second[lane]:
+            close = k > 1 and second[lane] - best[lane] <= limit * second[lane]
+            if close:
                 j = _decide(block[lane], centres)
+            if margins.size and k > 1:
+                far = np.sqrt(np.float64(second[lane]) * (1.0 - tolerance))
+                near = np.sqrt(np.float64(best[lane]) * (1.0 + tolerance))
+                margins[rows[lane]] = 0.0 if close else rounded_down(far - near)
             if labels.size:
                 labels[rows[lane]] = j
             sizes[j] += 1
@@ -242,7 +258,8 @@ def assign(
     sums = np.zeros((len(keep), d), np.int64)
     lower, factor = scaling_arrays(scaling)
     found = np.empty(0, np.int32) if labels is None else labels
-    assign_rows(x, units, lower, factor, centres, relative_error(d), found, sizes, sums)
+    none = np.empty(0, np.float32)
+    assign_rows(x, units, lower, factor, centres, relative_error(d), found, none, sizes, sums)
     if labels is not None:
         live = units >= 0
         labels[live] = keep[labels[live]]

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .fixedpoint import CENTROID_GRID, Extent, Scaling, exact_loss
+from .fixedpoint import CENTROID_GRID, Extent, Scaling, exact_loss, within
 from .keyed import derive_key, lattice_phase
 from .lloyd import Tally
 from .seeding import Winner
@@ -157,7 +157,7 @@ class Record:
 
 def fit(passes: Passes, settings: Settings) -> Record:
     """Train on the rows behind ``passes``; validation assumed. Without rows: an empty record."""
-    extent = _bounded(passes.extent(), settings)
+    extent = within(passes.extent(), settings.bounds)
     if extent.rows == 0:
         return Record(extent, 0, ())
     scaling = Scaling.between(extent.lower, extent.upper)
@@ -175,15 +175,6 @@ def fit(passes: Passes, settings: Settings) -> Record:
             break
         centroids = _next_centroids(passes, scaling, settings, threshold, steps)
     return Record(extent, square_sum, tuple(steps))
-
-
-def _bounded(extent: Extent, settings: Settings) -> Extent:
-    """The extent with the user's bounds, where there are any, in place of the rows' own."""
-    if settings.bounds is None or extent.rows == 0:
-        return extent
-    like, none = extent.lower, np.zeros_like(extent.lower_count)
-    lower, upper = settings.bounds
-    return Extent(extent.rows, np.full_like(like, lower), np.full_like(like, upper), none, none)
 
 
 def seed(passes: Passes, scaling: Scaling, settings: Settings) -> Centroids:

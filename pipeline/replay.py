@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .fixedpoint import CENTROID_GRID, Extent, Scaling
+from .fixedpoint import CENTROID_GRID, Extent, Scaling, shrunk
 from .lloyd import Tally
 from .quantized import RESEED, SEED, Centroids, Draw, Passes, Record, Settings, Step, fit
 from .seeding import Winner
@@ -66,14 +66,10 @@ def delete(
     quantized centroids; removed_square_sum is their share of Q (in 2^-48).
     """
     counting = _Counting(remaining)
-    if len(removed.units) == record.extent.rows:
-        return fit(counting, settings), Outcome("retrained", 0, 0, "no row is left")
-    extent = _shrunk_extent(record.extent, removed, settings)
-    ranged = settings.bounds is None
-    moved = np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0))
-    if ranged and len(moved):
-        new = fit(counting, settings)
-        return new, Outcome("retrained", 0, counting.passes, lost_bounds(moved))
+    extent = shrunk(record.extent, removed.x, settings.bounds)
+    reason = refit_reason(extent, settings.bounds)
+    if reason:
+        return fit(counting, settings), Outcome("retrained", 0, counting.passes, reason)
     memory = Remembering(
         counting, record, removed, extent, assign_removed, record.square_sum - removed_square_sum
     )
@@ -85,21 +81,19 @@ def delete(
     return new, Outcome("resumed", first, counting.passes, reason)
 
 
-def lost_bounds(features: NDArray[np.intp]) -> str:
-    """Return the reason why a model is fitted anew: the range of these features moved."""
-    named = ", ".join(map(str, features[:5])) + (", ..." if len(features) > 5 else "")
-    return f"the range of feature {named} lost its last row at one end"
+def refit_reason(extent: Extent, bounds: tuple[float, float] | None) -> str:
+    """Tell why a shrunk extent has everything fitted anew; empty where it does not."""
+    if extent.rows == 0:
+        return "no row is left"
+    moved = np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0))
+    if bounds is not None or not len(moved):
+        return ""
+    return f"the range of feature {listed_numbers(moved)} lost its last row at one end"
 
 
-def _shrunk_extent(extent: Extent, removed: Removed, settings: Settings) -> Extent:
-    """The extent after the removal; where a count becomes 0 its bound does not hold any more."""
-    if settings.bounds is not None:
-        lower_count, upper_count = extent.lower_count, extent.upper_count
-    else:
-        lower_count = extent.lower_count - np.count_nonzero(removed.x == extent.lower, axis=0)
-        upper_count = extent.upper_count - np.count_nonzero(removed.x == extent.upper, axis=0)
-    left = extent.rows - len(removed.units)
-    return Extent(left, extent.lower, extent.upper, lower_count, upper_count)
+def listed_numbers(numbers: Sequence[int] | NDArray[np.intp]) -> str:
+    """Return the first five numbers for a person."""
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
 def _first_difference(old: Sequence[Step], new: Sequence[Step]) -> int | None:

@@ -161,15 +161,16 @@ class FileSource(ABC, Generic[P]):
             return _Parsed(piece.count - len(offsets), piece.position, result)
 
         self._position = self.dropped = 0
-        with closing(self._pieces()) as pieces:
-            for parsed in _in_order(pieces, parse):
+        # The threads that read the pieces must have ended before these can be closed.
+        with closing(self._pieces()) as pieces, closing(_in_order(pieces, parse)) as results:
+            for parsed in results:
                 self._position = parsed.position
                 self.dropped += parsed.dropped
                 yield parsed.result
         self._position = self._total
 
 
-def _in_order(pieces: Iterator[T], parse: Callable[[T], R]) -> Iterator[R]:
+def _in_order(pieces: Iterator[T], parse: Callable[[T], R]) -> Generator[R, None, None]:
     """Read ahead in one thread and parse in others; results and errors come in order."""
     parsers = min(os.cpu_count() or 1, MAX_PARSERS)
     waiting: deque[Future[R | None]] = deque()

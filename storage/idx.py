@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -81,7 +82,7 @@ class IdxFile:
         """Bytes of one image or label."""
         return math.prod(self.shape[1:])
 
-    def pieces(self, rows: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    def pieces(self, rows: int) -> Generator[tuple[NDArray[np.uint8], int], None, None]:
         """Yield (n, width) values of `rows` images or labels at a time and the position in the file.
 
         Raises BadInputError where the file holds more or less than its header says.
@@ -122,13 +123,15 @@ class IdxPair:
         self, rows: int
     ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8] | None, int]]:
         """Yield (n, pixels) images, (n,) labels and the position in both files."""
-        if self.labels is None:
-            for pixels, position in self.images.pieces(rows):
-                yield pixels, None, position
-            return
-        both = zip(self.images.pieces(rows), self.labels.pieces(rows), strict=True)
-        for (pixels, position), (labels, further) in both:
-            yield pixels, labels[:, 0], position + further
+        # Closed here: an error in one of the files would leave the other one open.
+        with closing(self.images.pieces(rows)) as images:
+            if self.labels is None:
+                for pixels, position in images:
+                    yield pixels, None, position
+                return
+            with closing(self.labels.pieces(rows)) as labelled:
+                for (pixels, position), (labels, further) in zip(images, labelled, strict=True):
+                    yield pixels, labels[:, 0], position + further
 
 
 def is_idx(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,3 +57,17 @@ class RowSource(Protocol):
     def blocks(self) -> Iterator[RowBlock]:
         """Yield the rows in order; raises BadInputError at the first bad one."""
         ...
+
+
+@contextmanager
+def blocks_of(source: RowSource) -> Iterator[Iterator[RowBlock]]:
+    """Give a source's blocks; its files are closed at the end, wherever reading stopped.
+
+    An error's traceback, or a reference to itself, would else keep a generator and its files open.
+    """
+    blocks = source.blocks()
+    try:
+        yield blocks
+    finally:
+        if isinstance(blocks, Generator):
+            blocks.close()

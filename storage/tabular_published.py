@@ -9,6 +9,16 @@ from .layout import Average, Roles, listed
 
 
 @dataclass(frozen=True, slots=True)
+class Gaps:
+    """How a published data set's files tell that a row is none or lacks values."""
+
+    missing: bytes
+    """Stands for a missing feature: rows with one among the features that are read are skipped."""
+    dummy: bytes
+    """A first row of nothing but this is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The columns of a published data set's files."""
 
@@ -23,6 +33,12 @@ class Published:
     """Whether the first line names the columns."""
     otherwise: str = ", or use --format csv --no-header"
     """How to read the file as any other table; empty where it is none."""
+    subject: str | None = None
+    """The column that can say whose a row is."""
+    unread: tuple[str, ...] = ()
+    """Columns that are no features, nor the label."""
+    gaps: Gaps | None = None
+    """Where rows may be incomplete."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -38,7 +54,7 @@ class Published:
     def roles(self, format: str, roles: Roles) -> Roles:
         """Return the columns' roles with the label, given what the user wants of them.
 
-        Raises BadInputError for another label, a subject or categories.
+        Raises BadInputError for another label or subject, or for categories.
         """
         if roles.label not in (None, *self.labels):
             several = len(self.labels) > 1
@@ -46,11 +62,19 @@ class Published:
                 f"the label{'s' if several else ''} of {format} {'are' if several else 'is'} "
                 f"{listed(self.labels)}, not {roles.label!r}; leave --label out{self.otherwise}"
             )
-        for name, option in ((roles.subject, "--subject"), (roles.one_hot, "--one-hot")):
+        if self.subject is not None and roles.subject not in (None, self.subject):
+            raise BadInputError(
+                f"the subject of {format} is {self.subject!r}, not {roles.subject!r}; "
+                f"name that one or leave --subject out{self.otherwise}"
+            )
+        subject = roles.subject if self.subject is None else None
+        for name, option in ((subject, "--subject"), (roles.one_hot, "--one-hot")):
             if name:
                 raise BadInputError(
                     f"format {format} has no column for {option}; leave it out{self.otherwise}"
                 )
+        unread = (name for name in self.unread if name not in (roles.subject, *roles.drop))
+        roles = replace(roles, drop=(*roles.drop, *unread))
         if self.label is not None:
             return replace(roles, label=self.label, label_values=self.label_values)
         chosen = {one.name: one for one in self.averages}[roles.label or self.labels[0]]
@@ -110,5 +134,39 @@ _HEARTBEAT = Published(
 )
 """Kaggle's mitbih_train.csv and mitbih_test.csv: five kinds of heartbeats, 125 samples a second."""
 
-PUBLISHED = {"higgs": _HIGGS, "covtype": _COVTYPE, "sgemm": _SGEMM, "heartbeat": _HEARTBEAT}
+_CELLTYPE = Published(
+    columns=(*(f"pc{i}" for i in range(10)), "cell_type"),
+    label="cell_type",
+    label_values=tuple(float(i) for i in range(4)),
+    header=True,
+    otherwise=", or use --format csv",
+)
+"""The k-means paper's Celltype: ten principal components of gene expression, four kinds of cells."""
+
+_MARKERS = tuple(tuple(f"{axis}{i}" for axis in "XYZ") for i in range(12))
+_MARKERS_READ = 5
+_POSTURES = Published(
+    columns=("Class", "User", *(axis for marker in _MARKERS for axis in marker)),
+    label="Class",
+    label_values=tuple(float(i) for i in range(1, 6)),
+    header=True,
+    otherwise=", or use --format csv",
+    subject="User",
+    unread=("User", *(axis for marker in _MARKERS[_MARKERS_READ:] for axis in marker)),
+    gaps=Gaps(missing=b"?", dummy=b"0"),
+)
+"""UCI's Postures.csv (MoCap Hand Postures): five postures, by the places in mm of up to twelve markers.
+
+As in the k-means paper the first five markers are the features, and rows that lack one of them are
+left out.
+"""
+
+PUBLISHED = {
+    "higgs": _HIGGS,
+    "covtype": _COVTYPE,
+    "sgemm": _SGEMM,
+    "heartbeat": _HEARTBEAT,
+    "celltype": _CELLTYPE,
+    "postures": _POSTURES,
+}
 """The formats of text files, by name."""

@@ -190,8 +190,9 @@ def pass_arguments(kind: type[np.generic]) -> tuple[Any, ...]:
 
 def assign_arguments(kind: type[np.generic]) -> tuple[Any, ...]:
     x, units, lower, factor, centres = pass_arguments(kind)
-    sizes = np.zeros(2, np.int64)
-    return x, units, lower, factor, centres, 0.1, np.empty(0, np.int32), sizes, centres.copy()
+    sizes, none = np.zeros(2, np.int64), np.empty(0, np.float32)
+    labels = np.empty(0, np.int32)
+    return x, units, lower, factor, centres, 0.1, labels, none, sizes, centres.copy()
 
 
 def race_arguments(kind: type[np.generic]) -> tuple[Any, ...]:

@@ -161,6 +161,7 @@ def test_float32_alone_is_wrong_on_near_ties_and_assign_is_right(d: int) -> None
             centroids * 2,
             -1.0,
             labels,
+            np.empty(0, np.float32),
             np.zeros(2, np.int64),
             np.zeros((2, d), np.int64),
         )

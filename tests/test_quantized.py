@@ -279,11 +279,10 @@ Mutation = Callable[[pytest.MonkeyPatch, Record], None]
 
 
 def moved_bounds_unseen(patch: pytest.MonkeyPatch, before: Record) -> None:
-    def shrunk(extent: Extent, removed: Removed, chosen: Settings) -> Extent:
-        counts = extent.lower_count, extent.upper_count
-        return Extent(extent.rows - len(removed.units), extent.lower, extent.upper, *counts)
+    def shrunk(extent: Extent, x: np.ndarray, bounds: tuple[float, float] | None) -> Extent:
+        return replace(extent, rows=extent.rows - len(x))
 
-    patch.setattr(replay, "_shrunk_extent", shrunk)
+    patch.setattr(replay, "shrunk", shrunk)
 
 
 def keep_deleted_winners(purpose: str) -> Mutation:
