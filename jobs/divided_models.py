@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.clusterers import delete_rows
+from ..pipeline.clusterer import delete_rows
 from ..pipeline.divided import (
     DividedSettings,
     PooledPasses,

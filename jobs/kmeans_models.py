@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline import quantized
-from ..pipeline.clusterers import delete_rows, nearest, scaled_centroids
+from ..pipeline.clusterer import delete_rows, nearest, scaled_centroids
 from ..pipeline.fixedpoint import LOSS_UNIT
 from ..pipeline.quantized import Record, Settings
 from ..pipeline.replay import Outcome

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..pipeline import quantized
 from ..pipeline.arrays import GridPasses, unit_extent
-from ..pipeline.clusterers import delete_rows
+from ..pipeline.clusterer import delete_rows
 from ..pipeline.divided import (
     DividedSettings,
     Upper,

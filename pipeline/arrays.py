@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache, reduce
 from itertools import pairwise
 from typing import TypeVar
@@ -212,19 +211,8 @@ class ArrayPasses(GridPasses):
             self._scaling = scaling
         return self._fixed
 
-    @contextmanager
-    def without(self, index: NDArray[np.intp]) -> Iterator[None]:
-        """Take rows as holes inside the block, and overwrite them with zeros at its end.
-
-        If the block raises, the rows are back as they were.
-        """
-        units = self.units[index]
-        self.units[index] = -1
-        try:
-            yield
-        except BaseException:
-            self.units[index] = units
-            raise
+    def wipe(self, index: NDArray[np.intp]) -> None:
+        """Overwrite rows with zeros."""
         self.x[index] = 0
         if len(self._fixed):
             self._fixed[index] = 0

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import quantized
 from .arrays import ArrayPasses, GridPasses, ordinals_of
-from .clusterers import Clusterer, Done, delete_rows
+from .clusterer import Clusterer, Done, delete_rows
 from .divided import (
     DividedRecord,
     DividedSettings,
@@ -148,8 +148,13 @@ class DCKMeans(Clusterer):
         self._settings = settings
         self._edges = edges
         self._keep(rows)
-        self.record_ = record
+        self._record = record
         return self
+
+    @property
+    def record_(self) -> DividedRecord:
+        self._complete()
+        return self._record
 
     @property
     def n_leaves_(self) -> int:
@@ -165,22 +170,25 @@ class DCKMeans(Clusterer):
         return exact_loss(square_sum, final.quantized, tally.sizes, tally.sums) / LOSS_UNIT
 
     def _model(self) -> Record:
-        return self.record_.model
+        return self._record.model
+
+    def _fit_again(self) -> None:
+        self._record, _ = fit_tree(self._rows, self._edges, self._settings)
 
     def _delete_rows(self, removed: Removed, index: NDArray[np.intp]) -> Done:
         settings = self._settings
         if not len(index):
             return Done(Outcome("unchanged", None, 0, ""))
-        extent = shrunk(self.record_.extent, removed.x, settings.plain.bounds)
+        extent = shrunk(self._record.extent, removed.x, settings.plain.bounds)
         reason = refit_reason(extent, settings.plain.bounds)
         if reason:
-            self.record_, passes = fit_tree(self._rows, self._edges, settings)
-            nodes = sum(map(len, self.record_.upper.levels))
+            self._record, passes = fit_tree(self._rows, self._edges, settings)
+            nodes = sum(map(len, self._record.upper.levels))
             return Done(Outcome("retrained", 0, passes, reason), settings.n_leaves, nodes)
         homes = np.searchsorted(self._edges, index, "right") - 1
-        leaves = Leaves(self._rows, self._edges, self.record_.extent)
-        self.record_, done = delete_from_tree(
-            leaves, self.record_, extent, settings, removed, homes
+        leaves = Leaves(self._rows, self._edges, self._record.extent)
+        self._record, done = delete_from_tree(
+            leaves, self._record, extent, settings, removed, homes
         )
         return done
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from . import incremental, quantized
 from .arrays import ArrayPasses
 from .fixedpoint import Extent, Scaling
-from .incremental import BLOCK, CONTINUE, DONE, LIMB, REFIT, RESEED, Steps
+from .incremental import BLOCK, CONTINUE, DONE, REFIT, RESEED, Steps
+from .limbs import joined, limbs_of
 from .lloyd import Tally
 from .quantized import Centroids, Draw, Record, Settings, Step
 from .replay import Races, known_races, refit_reason
@@ -28,14 +29,6 @@ PER_STEP = Steps._fields[: Steps._fields.index("drift") + 1]
 """The arrays that have a first axis of steps."""
 FIRST_STEPS = 16
 """Steps that there is room for at first."""
-
-
-def _limbs(value: int) -> tuple[int, int]:
-    return value >> LIMB, value & ((1 << LIMB) - 1)
-
-
-def _joined(limbs: NDArray[np.int64]) -> int:
-    return (int(limbs[0]) << LIMB) + int(limbs[1])
 
 
 def _whole(record: Record) -> bool:
@@ -198,7 +191,7 @@ class History:
         self._complete()
         if self._record is None:
             steps = tuple(self._step(t) for t in range(int(self._steps.state[1])))
-            self._record = Record(self._extent(), _joined(self._steps.square_sum), steps)
+            self._record = Record(self._extent(), joined(self._steps.square_sum), steps)
         return self._record
 
     def delete(self, removed: NDArray[np.int64]) -> Replayed:
@@ -252,7 +245,7 @@ class History:
         if self._todo == REFIT:
             extent, square_sum, self._races = self._rows.extent(), None, {}
         else:
-            extent, square_sum = self._extent(), _joined(m.square_sum)
+            extent, square_sum = self._extent(), joined(m.square_sum)
             self._races |= self._step_races(known) if known else {}
         passes = _Passes(self._rows, self._room_for, known, self._races, extent, square_sum)
         self._adopt(quantized.fit(passes, self._settings), known)
@@ -268,13 +261,13 @@ class History:
             return
         for t, step in enumerate(record.steps[known:], known):
             found = step.centroids
-            m.analog[t], m.phase[t], m.loss[t] = found.analog, found.phase, _limbs(step.loss)
+            m.analog[t], m.phase[t], m.loss[t] = found.analog, found.phase, limbs_of(step.loss)
             self._drawn[t] = found.drawn
             m.drawn[t] = t == 0 or bool((found.drawn[:, 0] >= 0).any())
         m.state[:] = len(record.steps)
         m.lower[:], m.upper[:] = extent.lower, extent.upper
         m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
-        m.square_sum[:] = _limbs(record.square_sum)
+        m.square_sum[:] = limbs_of(record.square_sum)
         self._forget_steps()
         self._threshold = self._settings.small_below(extent.rows)
         self._fixed = self._rows.fixed(record.scaling)
@@ -310,7 +303,7 @@ class History:
             np.ones(self._settings.n_clusters, np.bool_),
             self._drawn[t].copy(),
         )
-        return Step(centroids, Tally(m.sizes[t].copy(), m.sums[t].copy()), _joined(m.loss[t]))
+        return Step(centroids, Tally(m.sizes[t].copy(), m.sums[t].copy()), joined(m.loss[t]))
 
     def _step_races(self, count: int) -> Races:
         """The races of the first steps."""

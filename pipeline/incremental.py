@@ -20,14 +20,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .limbs import added, loss_of
 from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
 
 LONG = 128
 """Features of the shortest rows that are worth a rough look first."""
 BLOCK = 64
 """Rows that share one lower bound of their margins."""
-LIMB = 40
-_MASK = (1 << LIMB) - 1
 _UP = 1.0 + 2.0**-48
 """Sums of a few float64 terms are at most this factor too small."""
 _DOWN = 1.0 - 2.0**-48
@@ -55,7 +54,7 @@ class Steps(NamedTuple):
     sums: NDArray[np.int64]
     """(t, k, d) in 2^-24."""
     loss: NDArray[np.int64]
-    """(t, 2): high and low limb of LIMB bits, in 2^-48."""
+    """(t, 2): high and low limb (``limbs``), in 2^-48."""
     drawn: NDArray[np.bool_]
     """(t,) whether a race gave the step a centroid; step 0, the seeds, always."""
     labels: NDArray[Any]
@@ -80,40 +79,6 @@ class Steps(NamedTuple):
     """(2,) Q in limbs."""
     state: NDArray[np.int64]
     """(2,) how many steps hold, and how many there are."""
-
-
-@njit(cache=True, inline="always")
-def _added(high, low, value, shift):  # type: ignore[no-untyped-def]
-    """Return (high, low) plus value 2^shift; shift is 0, 20 or 40."""
-    if shift == 40:
-        return high + value, low
-    if shift == 20:
-        high += value >> 20
-        low += (value & 0xFFFFF) << 20
-    else:
-        high += value >> LIMB
-        low += value & _MASK
-    return high + (low >> LIMB), low & _MASK
-
-
-@njit(cache=True)
-def _loss_of(high, low, centroids, sizes, sums):  # type: ignore[no-untyped-def]
-    """Return Q - 2 sum c.S + sum N |c|^2 as limbs, from Q's; see ``fixedpoint.exact_loss``."""
-    for j in range(centroids.shape[0]):
-        cross0, cross1, cross2, length = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-        for f in range(centroids.shape[1]):
-            c, s = centroids[j, f] * 2, sums[j, f]
-            cross0 += c * (s & 0xFFFFF)
-            cross1 += c * ((s >> 20) & 0xFFFFF)
-            cross2 += c * (s >> 40)
-            length += c * c
-        high, low = _added(high, low, -2 * cross0, 0)
-        high, low = _added(high, low, -2 * cross1, 20)
-        high, low = _added(high, low, -2 * cross2, 40)
-        high, low = _added(high, low, sizes[j] * (length & 0xFFFFF), 0)
-        high, low = _added(high, low, sizes[j] * ((length >> 20) & 0xFFFFF), 20)
-        high, low = _added(high, low, sizes[j] * (length >> 40), 40)
-    return high, low
 
 
 @njit(cache=True)
@@ -338,7 +303,7 @@ def _take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
             m.sums[t, j, f] -= fixed[i, f]
             gap = fixed[i, f] - 2 * m.quantized[t, j, f]
             square += gap * gap
-        high, low = _added(m.loss[t, 0], m.loss[t, 1], -square, 0)
+        high, low = added(m.loss[t, 0], m.loss[t, 1], -square, 0)
         m.loss[t, 0], m.loss[t, 1] = high, low
         m.labels[t, i] = 0
         m.margins[t, i] = np.inf
@@ -368,7 +333,7 @@ def _prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
             if m.upper_count[f] > 0 and x[i, f] == m.upper[f]:
                 m.upper_count[f] -= 1
                 code = REFIT if m.upper_count[f] == 0 else code
-        high, low = _added(m.square_sum[0], m.square_sum[1], -square, 0)
+        high, low = added(m.square_sum[0], m.square_sum[1], -square, 0)
         m.square_sum[0], m.square_sum[1] = high, low
         for seed in m.seeds:
             if seed == i and code == DONE:
@@ -443,7 +408,7 @@ def _follow(t, fixed, units, m, moved, following):  # type: ignore[no-untyped-de
         passes = 1
     for j in range(moved.size):
         following[j] |= moved[j] > 0.0
-    m.loss[t, 0], m.loss[t, 1] = _loss_of(
+    m.loss[t, 0], m.loss[t, 1] = loss_of(
         m.square_sum[0], m.square_sum[1], m.quantized[t], m.sizes[t], m.sums[t]
     )
     return seen, passes

@@ -17,6 +17,10 @@ class UnitIndex:
         self._order = np.argsort(units, kind="stable")
         self._ids = units[self._order]
 
+    def share(self, units: NDArray[np.int64]) -> None:
+        """Look at this array from now on: the same units as before."""
+        self._units = units
+
     def find(self, units: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the places of the live rows of these units (ascending, different)."""
         if len(units) == 1:

@@ -273,7 +273,9 @@ def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:
     assert twin.n_rows_ == 60 and twin.delete(gone).rows == 4
 
 
-def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_delete_is_completed_by_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x = np.random.default_rng(0).random((100, 2)).astype(np.float32)
     model = DCKMeans(3, 4, random_state=0).fit(x)
 
@@ -284,7 +286,7 @@ def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) 
         patch.setattr("expunge.pipeline.divided_estimator.climb", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.delete(5)
-    assert model.delete(5).rows == 1
+    assert model.delete(5).ignored == 1 and not model._rows.x[model._rows.units < 0].any()
     kept = np.delete(np.arange(100), 5)
     assert list(differences(model.record_, refit(x[kept], kept, model._settings))) == []
 

@@ -158,7 +158,9 @@ def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:
     assert model.delete([0, 4, 5, 48]).rows == 2
 
 
-def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_delete_is_completed_by_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x = np.random.default_rng(0).random((100, 2)).astype(np.float32)
     model = KMeans(3, random_state=0, provenance="none").fit(x)
 
@@ -169,7 +171,7 @@ def test_an_interrupted_delete_can_be_repeated(monkeypatch: pytest.MonkeyPatch) 
         patch.setattr("expunge.pipeline.clusterers.delete_rows", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.delete(5)
-    assert model.delete(5).rows == 1
+    assert model.delete(5).ignored == 1
     kept = np.delete(np.arange(100), 5)
     same(model.record_, refit(x[kept], kept, model._settings))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from expunge.pipeline import quantized, seeding
 from expunge.pipeline.arrays import ArrayPasses
-from expunge.pipeline.clusterers import delete_rows
+from expunge.pipeline.clusterer import delete_rows
 from expunge.pipeline.fixedpoint import ROW_GRID, Scaling
 from expunge.pipeline.keyed import exponential
 from expunge.pipeline.lloyd import Tally
