@@ -124,8 +124,10 @@ def run(
     method: Annotated[
         str,
         typer.Option(
-            help="How regressions update: delta; priu (the paper's form, for exact provenance); basel "
-            "(retrain on the rows left). k-means is exact by itself."
+            help="How regressions update: delta; basel (retrain on the rows left); of the paper, priu "
+            "(exact provenance), priu-opt (linear models, or frozen provenance), closed-form (linear "
+            "models), infl (influence function: linear models, or those trained with hessian=true). "
+            "k-means is exact by itself."
         ),
     ] = DELTA,
     cluster: Cluster = "local",

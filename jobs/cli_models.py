@@ -28,6 +28,7 @@ from .console import (
 from .errors import UsageError, VerifyError
 from .memory import parse_bytes
 from .regression_training import ALGORITHMS as REGRESSIONS
+from .sparse_models import predict_file
 from .training import describe_model, parse_parameters, predict, train
 from .verifying import verify_model
 
@@ -58,7 +59,8 @@ def train_(
             "q-kmeans also epsilon (by size) and gamma (0.2); dc-kmeans n_leaves (a power of two; by "
             "size), root (unweighted or weighted), branching=8x8 (a deeper tree). Regressions: "
             "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
-            "provenance (exact, averaged or none; chosen if unset), dtype (float32 or float64).",
+            "provenance (exact, averaged, lowrank, frozen or none; chosen if unset), hessian (true for "
+            "--method infl), dtype (float32 or float64).",
         ),
     ] = None,
     seed: Seed = 0,
@@ -161,11 +163,14 @@ def predict_(
     with session(ctx).open() as ws:
         row = ws.ledger.model(name)
         data_set = DataSet.open(ws.root / ws.ledger.data_set(row["data_set"])["folder"])
-        made = str(data_set.attrs["source"].get("format", "csv"))
-        given = format or (made if made in FORMATS else "csv")
-        source = open_features([existing(file)], given, data_set.feature_names)
-        labels = [predict(ws, name, block.x) for block in source.blocks()]
-    found = np.concatenate(labels).tolist() if labels else []
+        if data_set.sparse:
+            found = predict_file(ws, name, existing(file), format, data_set)
+        else:
+            made = str(data_set.attrs["source"].get("format", "csv"))
+            given = format or (made if made in FORMATS else "csv")
+            source = open_features([existing(file)], given, data_set.feature_names)
+            labels = [predict(ws, name, block.x) for block in source.blocks()]
+            found = np.concatenate(labels).tolist() if labels else []
     session(ctx).emit(
         {"model": name, "rows": len(found), "labels": found},
         as_json,

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from ..pipeline.estimate import Estimate, estimate_distance, sample_size, strata, update_work
 from ..pipeline.forces import Batches
-from ..pipeline.regression import AVERAGED, held_out
+from ..pipeline.left_out import Course, apart, frozen_error, together, truncation_error
+from ..pipeline.regression import AVERAGED, FROZEN, LOWRANK, NO_PROVENANCE, held_out
 from ..pipeline.remainders import Rows
+from ..pipeline.update import Updated
 from ..pipeline.visits import Leaving
 from .regression_arrays import RegressionModel, StoredTrace
+from .regression_curvature import StoredLowRank
 from .regression_rows import RegressionRows, encode
 from .threads import one_blas_thread
 from .update_regression import Outcome
@@ -27,8 +30,10 @@ def estimate_update(
     """Return (the estimate of this deletion alone, live rows looked at, seconds)."""
     settings = model.settings
     started = perf_counter()
+    if settings.provenance == NO_PROVENANCE:
+        return _from_optimum(model), 0, perf_counter() - started
     if not len(outcome.when):
-        return Estimate(0.0, 0.0, 0.0), 0, 0.0
+        return apart(Estimate(0.0, 0.0, 0.0), outcome.updated), 0, perf_counter() - started
     averaged = settings.provenance == AVERAGED
     with one_blas_thread():
         blocks = settings.composed
@@ -38,17 +43,52 @@ def estimate_update(
         sample = sample_rows(rows, count)
         before = model.lineage.rows / rows.schedule.per_epoch
         after = before - len(leaving.rows) / rows.schedule.per_epoch
+        batches = Batches(before, after, rows.schedule.per_epoch)
+        trajectory = _trajectory(model, spans.middles)
+        # As delta has it: its change is where its starts end.
+        by_delta = Updated(outcome.updated.starts[-1], outcome.updated.starts)
         found = estimate_distance(
             settings.descent,
-            outcome.updated,
+            by_delta,
             spans,
-            _trajectory(model, spans.middles),
+            trajectory,
             sample,
             Rows(leaving.rows, leaving.labels),
-            Batches(before, after, rows.schedule.per_epoch),
+            batches,
             PRECISION[settings.dtype],
         )
-    return found, len(sample.rows), perf_counter() - started
+        course = Course(settings.descent, spans, trajectory, by_delta, sample)
+        if settings.provenance == LOWRANK:
+            found = together(found, _truncation(model, course))
+        if settings.provenance == FROZEN:
+            first = settings.frozen(1).first
+            w = _trajectory(model, np.array([first]))[0]
+            found = together(found, frozen_error(course, first, w, batches))
+    return apart(found, outcome.updated), len(sample.rows), perf_counter() - started
+
+
+def _from_optimum(model: RegressionModel) -> Estimate:
+    """Of method ``closed-form`` without provenance: as far as the model was from its own optimum."""
+    normal = model.statistics().normal
+    if normal is None:
+        return Estimate(0.0, 0.0, 0.0)
+    way = model.parameters[0] - normal.solution(model.settings.l2)
+    return Estimate(float(np.linalg.norm(way)), 0.0, 0.0)
+
+
+def _truncation(model: RegressionModel, course: Course) -> Estimate:
+    """What truncated curvature leaves out; the factors are those of the spans' middles."""
+    kept = StoredLowRank(model.version, model.settings)
+    reader = StoredTrace(model.version)
+    factors, rests = [], np.zeros(len(course.spans.middles))
+    for s, t in enumerate(course.spans.middles.tolist()):
+        factors.append(kept.parts(t, t + 1).factor(0))
+        first, last = model.settings.blocks.span(t // model.settings.block)
+        rest, live = np.empty(last - first), np.empty(last - first, np.int64)
+        reader.read("svd_rest", first, rest)
+        reader.read("live", first, live)
+        rests[s] = float(np.mean(rest / np.maximum(live, 1)))
+    return truncation_error(course, factors, rests)
 
 
 def sample_rows(rows: RegressionRows, count: int) -> Rows:

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import packed_size
-from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, block_length, provenance_bytes
+from ..pipeline.regression import (
+    AVERAGED,
+    BLOCK_BYTES,
+    EXACT,
+    FROZEN,
+    KINDS,
+    LOWRANK,
+    NO_PROVENANCE,
+    block_length,
+    provenance_bytes,
+)
 from ..storage.space import shown
 from .errors import JobError
 
@@ -39,15 +49,23 @@ class Shape:
     iterations: int
     batch_rows: int
     """Rows of an average mini-batch."""
+    rank: int | None = None
+    """Singular vectors of an iteration's curvature at most; P if None."""
 
 
 def memory_bytes(kind: str, shape: Shape, dtype: str) -> int:
     """Return the peak memory of an update or of capturing a block."""
     size, item = shape.parameters, 4 if dtype == "float32" else 8
     trace = 2 * 8 * size * shape.iterations
-    if kind == EXACT:
+    if kind in (EXACT, FROZEN):
         block = block_length(EXACT, shape.iterations)
-        return trace + 2 * block * packed_size(size) * item + 2 * size * size * 8
+        # Frozen: a decomposition besides.
+        squares = 2 if kind == EXACT else 6
+        return trace + 2 * block * packed_size(size) * item + squares * size * size * 8
+    if kind == LOWRANK:
+        # A block and what it is made of, and a mini-batch's curvature or basis, decomposed.
+        factors = 2 * (size if shape.rank is None else shape.rank) * size * item
+        return trace + 2 * max(BLOCK_BYTES, factors) + 4 * size * size * 8
     if kind == AVERAGED:
         # The decomposition's workspace, and a block's u in both coordinates.
         block = block_length(AVERAGED, shape.iterations)
@@ -61,12 +79,12 @@ def plan_provenance(
     """Choose a kind that fits into ``memory`` and ``disk`` bytes; JobError where none or the asked
     one doesn't, saying what would."""
     number = dtype or ("float64" if shape.loss == Loss.LINEAR else "float32")
-    plans = {kind: _plan(kind, shape, number) for kind in (EXACT, AVERAGED, NO_PROVENANCE)}
+    plans = {kind: _plan(kind, shape, number) for kind in KINDS}
     fits = {kind: p.memory <= memory and p.disk <= disk for kind, p in plans.items()}
     room = f"{shown(memory)} of memory and {shown(disk)} of disk are allowed"
     if asked is not None:
         if not fits[asked]:
-            others = [k for k in (EXACT, AVERAGED) if fits[k]] or [NO_PROVENANCE]
+            others = [k for k in (EXACT, AVERAGED, LOWRANK) if fits[k]] or [NO_PROVENANCE]
             raise JobError(
                 f"provenance={asked} needs {_needs(plans[asked])}; {room}. "
                 f"provenance={others[0]} fits ({_needs(plans[others[0]])}); or raise --memory, --disk"
@@ -87,6 +105,9 @@ def plan_provenance(
         return _because(plans[AVERAGED], why)
     if fits[EXACT]:
         return _because(plans[EXACT], f"averaged needs {_needs(plans[AVERAGED])}, but {room}")
+    if fits[LOWRANK]:
+        why = f"exact needs {_needs(plans[EXACT])}, averaged {_needs(plans[AVERAGED])}, but {room}"
+        return _because(plans[LOWRANK], why)
     raise JobError(
         f"no provenance fits: exact needs {_needs(plans[EXACT])}, averaged needs "
         f"{_needs(plans[AVERAGED])}; {room}. Raise --memory or --disk, or say -p provenance=none: "
@@ -97,7 +118,7 @@ def plan_provenance(
 def _plan(kind: str, shape: Shape, dtype: str) -> ProvenancePlan:
     disk = 0
     if kind != NO_PROVENANCE:
-        disk = provenance_bytes(kind, shape.parameters, shape.iterations, dtype)
+        disk = provenance_bytes(kind, shape.parameters, shape.iterations, dtype, shape.rank)
     return ProvenancePlan(kind, dtype, disk, memory_bytes(kind, shape, dtype), "")
 
 

@@ -2,7 +2,9 @@
 
 The arrays carry the paper's names. By iteration: ``trajectory`` w_t, ``G`` the gradient sums,
 ``live`` the mini-batches' rows; ``C`` the packed curvature and ``product`` of kind exact, by block
-``eigenvalues`` and ``eigenvectors`` of kind averaged. One chunk a block of iterations.
+``eigenvalues`` and ``eigenvectors`` of kind averaged; ``svd_P`` and ``svd_V`` of kind lowrank; ``C``
+up to t_s and then ``frozen_values`` and their like of kind frozen. One chunk a block of iterations.
+Linear models have ``gram`` X^T X and ``moment`` X^T y, others ``hessian`` where it was asked for.
 """
 
 from __future__ import annotations
@@ -16,12 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..pipeline.closed_form import NormalEquations
 from ..pipeline.descent import Trace
 from ..pipeline.design import Design
 from ..pipeline.estimate import Estimate
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import Blocks, Real, packed_size
-from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings
+from ..pipeline.regression import (
+    AVERAGED,
+    EXACT,
+    FROZEN,
+    LOWRANK,
+    NO_PROVENANCE,
+    RegressionSettings,
+)
 from ..storage.chunks import Index, read_items, read_part
 from ..storage.schema import ArraySpec, whole
 from ..storage.versions import NamedArray, Version
@@ -31,9 +41,14 @@ RUN_BYTES = 64 << 20
 PRODUCT_BYTES = 1 << 20
 """Products of blocks share chunks of about this size: an update for one row reads nearly all."""
 PRODUCT = "product"
+STATISTICS = ("gram", "moment", "hessian")
 Digests = dict[tuple[str, Index], str]
 """Digest by (array, chunk)."""
 TRACE = ("trajectory", "G", "live")
+EIGEN = ("eigenvalues", "eigenvectors")
+SVD = ("svd_P", "svd_V", "svd_rank", "svd_rest")
+MEAN = ("frozen_values", "frozen_vectors", "frozen_G", "frozen_rows")
+"""One chunk each for the whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,30 @@ class Lineage:
         return 1.0 - self.rows / self.rows_at_fit
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Sums over the training rows that methods need besides the provenance."""
+
+    normal: NormalEquations | None = None
+    """Of linear models."""
+    hessian: NDArray[np.float64] | None = None
+    """(P, P) the summed Hessian at the parameters, in the lower triangle; other models, if asked for."""
+
+    def __add__(self, other: Statistics) -> Statistics:
+        if self.normal is not None and other.normal is not None:
+            return Statistics(self.normal + other.normal)
+        if self.hessian is not None and other.hessian is not None:
+            return Statistics(None, self.hessian + other.hessian)
+        return self
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the arrays of ``STATISTICS`` that there are."""
+        normal = self.normal
+        gram, moment = (None, None) if normal is None else (normal.gram, normal.moment)
+        found = zip(STATISTICS, (gram, moment, self.hessian), strict=True)
+        return {name: values for name, values in found if values is not None}
+
+
 @dataclass(frozen=True)
 class RegressionModel:
     """A stored model, opened: small arrays read, provenance left where it is."""
@@ -73,6 +112,28 @@ class RegressionModel:
     design: Design
     classes: tuple[float, ...]
     lineage: Lineage
+
+    def statistics(self) -> Statistics:
+        """Read the statistics that the version has, each chunk checked."""
+        version, rows = self.version, self.lineage.rows
+        normal = hessian = None
+        if "gram" in version.specs:
+            normal = NormalEquations(version.read("gram"), version.read("moment"), rows)
+        if "hessian" in version.specs:
+            hessian = version.read("hessian")
+        return Statistics(normal, hessian)
+
+
+def curvature_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
+    """Return the arrays besides the trace that have a chunk of a block of iterations."""
+    if settings.provenance == FROZEN:
+        return ("C",) if block < frozen_block(settings) else ()
+    return {EXACT: ("C",), AVERAGED: EIGEN, LOWRANK: SVD}.get(settings.provenance, ())
+
+
+def frozen_block(settings: RegressionSettings) -> int:
+    """Return the first block that kind ``frozen`` freezes."""
+    return settings.frozen(1).first // settings.block
 
 
 def chunked_specs(
@@ -94,6 +155,10 @@ def chunked_specs(
     if settings.provenance == EXACT:
         packed = packed_size(size)
         specs["C"] = ArraySpec(("iteration", "packed"), (tau, packed), kind, (length, packed))
+    if settings.provenance == LOWRANK:
+        specs |= _svd_specs(settings, size, kind)
+    if settings.provenance == FROZEN:
+        specs |= _frozen_specs(settings, size, kind)
     if settings.provenance == AVERAGED:
         specs["eigenvalues"] = ArraySpec(("block", "eigen"), (count, size), kind, (1, size))
         shape = (count, size, size)
@@ -106,8 +171,42 @@ def chunked_specs(
     return specs
 
 
+def _svd_specs(
+    settings: RegressionSettings, size: int, kind: np.dtype[Any]
+) -> dict[str, ArraySpec]:
+    """Padded to the same rank everywhere."""
+    tau, length, rank = settings.iterations, settings.block, settings.rank
+    dims = ("iteration", "singular", "parameter")
+    factor = ArraySpec(dims, (tau, rank, size), kind, (length, max(1, rank), size))
+    return {
+        "svd_P": factor,
+        "svd_V": factor,
+        "svd_rank": ArraySpec(("iteration",), (tau,), np.dtype("<i8"), (length,)),
+        "svd_rest": ArraySpec(("iteration",), (tau,), np.dtype("<f8"), (length,)),
+    }
+
+
+def _frozen_specs(
+    settings: RegressionSettings, size: int, kind: np.dtype[Any]
+) -> dict[str, ArraySpec]:
+    packed, first = packed_size(size), settings.frozen(1).first
+    vectors = ArraySpec(("parameter", "eigen"), (size, size), kind, (size, size))
+    return {
+        "C": ArraySpec(
+            ("early_iteration", "packed"), (first, packed), kind, (settings.block, packed)
+        ),
+        "frozen_values": ArraySpec(("eigen",), (size,), kind, (size,)),
+        "frozen_vectors": vectors,
+        "frozen_G": ArraySpec(("parameter",), (size,), np.dtype("<f8"), (size,)),
+        "frozen_rows": ArraySpec(("count",), (1,), np.dtype("<i8"), (1,)),
+    }
+
+
 def small_arrays(
-    parameters: NDArray[np.float64], design: Design, classes: tuple[float, ...], lineage: Lineage
+    parameters: NDArray[np.float64],
+    design: Design,
+    classes: tuple[float, ...],
+    lineage: Lineage,
 ) -> dict[str, NamedArray]:
     """Return the arrays of one chunk, in the order of ``RegressionModel``."""
     return {
@@ -184,10 +283,13 @@ class StoredTrace:
 class StoredExact:
     """Exact curvature of a stored model; implements ``pipeline.provenance.Exact``."""
 
-    def __init__(self, version: Version, settings: RegressionSettings) -> None:
+    def __init__(
+        self, version: Version, settings: RegressionSettings, blocks: Blocks | None = None
+    ) -> None:
+        """blocks: those whose curvature the version has, where they are not all."""
         self._version = version
         self._reader = StoredTrace(version)
-        self.blocks: Blocks = settings.composed
+        self.blocks: Blocks = settings.composed if blocks is None else blocks
         spec = version.specs["C"]
         self._size, self._dtype = spec.shape[1], spec.dtype
         block = self.blocks.length * self._size * spec.dtype.itemsize

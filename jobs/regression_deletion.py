@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from ..pipeline.design import Design
 from ..pipeline.estimate import Estimate, accumulated
 from ..pipeline.losses import Loss
-from ..pipeline.regression import BASEL, EXACT, NO_PROVENANCE, PRIU, RegressionSettings, held_out
+from ..pipeline.regression import (
+    BASEL,
+    CLOSED_FORM,
+    DELTA,
+    EXACT,
+    INFL,
+    NO_PROVENANCE,
+    PRIU,
+    RegressionSettings,
+    held_out,
+    unusable,
+)
 from ..pipeline.update import Updated, strays
 from ..pipeline.visits import Leaving
 from ..storage import files
@@ -32,6 +43,7 @@ from .regression_arrays import (
     small_arrays,
 )
 from .regression_rows import RegressionRows, encode
+from .regression_statistics import capture_statistics
 from .regression_store import open_model, seal, version_attrs
 from .regression_training import epochs
 from .train_regression import Target, capture_stored, descend_stored
@@ -65,17 +77,24 @@ def _why_retrain(settings: RegressionSettings, method: str, left: int) -> str | 
     """Why a model is trained again; None where it may be updated."""
     if method == BASEL:
         return "asked for"
-    if settings.provenance == NO_PROVENANCE:
+    if settings.provenance == NO_PROVENANCE and method != CLOSED_FORM:
         return "the model keeps no provenance"
     # An update's error could be all that is left of such a model, and nothing would tell of it.
     return f"only {left} training rows are left" if left < FEWEST_ROWS else None
 
 
 def check_method(model: str, settings: RegressionSettings, method: str) -> None:
-    """UsageError where a model's provenance does not allow the method."""
-    if method == PRIU and settings.provenance not in (EXACT, NO_PROVENANCE):
+    """UsageError where a model has not what the method needs."""
+    reason = unusable(method, settings.loss, settings.provenance)
+    if method == PRIU and settings.provenance == NO_PROVENANCE:
+        reason = None
+    if method == INFL and settings.loss != Loss.LINEAR and settings.provenance != NO_PROVENANCE:
+        reason = None if settings.hessian else "needs hessian=true"
+    if reason is not None:
+        reason = reason.replace("provenance '", "provenance=").replace("'", "")
         raise UsageError(
-            f"method priu needs provenance=exact; model {model} has {settings.provenance}: use delta"
+            f"method {method} {reason}; model {model} is "
+            f"{settings.loss.name.lower()} with provenance={settings.provenance}: use delta"
         )
 
 
@@ -178,7 +197,9 @@ def _why_not(work: _Work, updated: Updated, found: Estimate | None = None) -> st
         return reason
     error = 0.0 if found is None else float(np.hypot(found.trend, found.fluctuation))
     size, own = float(np.linalg.norm(updated.change)), float(np.linalg.norm(w))
-    if not error <= max(NEAR * own, HOLDS * size):
+    # The other methods are asked for whatever their error, which the report tells.
+    judged = work.change.method in (DELTA, PRIU)
+    if judged and not error <= max(NEAR * own, HOLDS * size):
         return "the update's estimated error is of the order of the change"
     return None
 
@@ -211,7 +232,8 @@ def _updated(work: _Work, row: Mapping[str, Any], update: _Update) -> _Written:
     rebased = perf_counter() - started
     u = outcome.updated.change
     size = float(np.linalg.norm(u))
-    exact = not len(outcome.when) and lineage.estimate.distance == 0.0
+    idle = not len(outcome.when) and not u.any()
+    exact = idle and lineage.estimate.distance == 0.0
     lineage = replace(
         lineage,
         rows=work.left,
@@ -219,14 +241,14 @@ def _updated(work: _Work, row: Mapping[str, Any], update: _Update) -> _Written:
         change=lineage.change + size,
     )
     told = {
-        "action": "updated" if len(outcome.when) else "unchanged",
+        "action": "unchanged" if idle else "updated",
         "method": change.method,
         "reason": f"{len(outcome.when)} uses of the rows in training",
         "passes": 0,
         "exactness": "exact" if exact else "approximate",
         "change": size,
         "update_seconds": outcome.seconds,
-        "rebase_seconds": rebased,
+        "rebase_seconds": rebased + outcome.preparing,
         "estimate_seconds": update.estimating,
         "estimate_rows": update.sample,
     }
@@ -244,13 +266,14 @@ def _retrained(work: _Work, row: Mapping[str, Any], reason: str | None) -> _Writ
     if work.left == 0:
         rows = _without_standard(rows)
     try:
-        w, digests = descend_stored(rows, begun.target if begun.target.specs else None, progress)
+        keeps = "trajectory" in begun.target.specs
+        w, digests = descend_stored(rows, begun.target if keeps else None, progress)
     except DivergenceError:
         files.sweep(begun.target.path)
         return _failed(work, row)
     descended = perf_counter() - started
-    if begun.target.specs:
-        digests |= capture_stored(rows, begun.target, work.change.fold, progress)
+    digests |= capture_stored(rows, begun.target, work.change.fold, progress)
+    digests |= capture_statistics(rows, w, begun.target, work.change.fold)
     moved = float(np.linalg.norm(w - work.model.parameters))
     told = {
         "action": "retrained",

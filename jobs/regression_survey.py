@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..pipeline.design import Design, Moments
 from ..pipeline.losses import Loss, evaluate, smoothness
 from ..pipeline.regression import SMOOTHNESS_ROWS, RegressionSettings, held_out
+from ..pipeline.truncation import tolerance
 from ..storage.dataset import DataSet
 from .errors import UsageError
 from .fold import Fold, split_cells
@@ -20,6 +21,8 @@ SURVEY_RATE = 2e8
 """Values (rows x features) that a thread surveys in a second, roughly."""
 MAX_CLASSES = 1000
 CLASS_LIST = 12
+GREATEST = {Loss.LINEAR: 2.0, Loss.LOGISTIC: 0.25, Loss.SOFTMAX: 0.5}
+"""The greatest curvature of each loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,12 @@ def check_classes(loss: Loss, found: Survey, label: str | None) -> tuple[float, 
 
 def lipschitz(rows: RegressionRows) -> tuple[float, int]:
     """Return (L, rows it was estimated from): the first cells' training rows, a uniform sample."""
+    mean, count = _mean_gram(rows)
+    return smoothness(rows.settings.loss, mean, rows.settings.l2), count
+
+
+def _mean_gram(rows: RegressionRows) -> tuple[NDArray[np.float64], int]:
+    """The mean of x x^T over the first cells' training rows, and how many they are."""
     total = np.zeros((rows.width, rows.width))
     count = 0
     for cell in range(rows.data_set.cells):
@@ -119,7 +128,22 @@ def lipschitz(rows: RegressionRows) -> tuple[float, int]:
         count += len(x)
         if count >= SMOOTHNESS_ROWS:
             break
-    return smoothness(rows.settings.loss, total / max(1, count), rows.settings.l2), count
+    return total / max(1, count), count
+
+
+def rank_bound(rows: RegressionRows) -> int:
+    """Return how many singular vectors of an iteration's curvature kind ``lowrank`` keeps at most.
+
+    A row's Hessian is at most 2, 1/4 or 1/2 times x x^T in each of 1 or classes - 1 directions, so
+    that C_t / b has no more eigenvalues above the tolerance than these bounds have; nor more than
+    the mini-batch's rows allow. Half the tolerance, as a mini-batch is not the sample.
+    """
+    settings = rows.settings
+    least = 0.5 * tolerance(settings.descent, settings.iterations)
+    values = np.linalg.eigvalsh(_mean_gram(rows)[0]) * GREATEST[settings.loss]
+    directions = max(1, rows.outputs - 1)
+    found = min(int(np.sum(values > least)), settings.batch_slots) * directions
+    return max(1, min(rows.parameters, found))
 
 
 @dataclass(frozen=True, slots=True)

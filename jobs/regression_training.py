@@ -15,6 +15,7 @@ from ..pipeline.regression import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_ITERATIONS,
     DEFAULT_L2,
+    LOWRANK,
     NO_PROVENANCE,
     RegressionSettings,
     batch_slots,
@@ -38,12 +39,30 @@ from .regression_arrays import (
     small_specs,
 )
 from .regression_rows import RegressionRows, window_cells
+from .regression_statistics import capture_statistics, check_hessian, statistics_specs
 from .regression_store import folder_size, seal, version_attrs
-from .regression_survey import Survey, check_classes, design_of, lipschitz, scores, survey
+from .regression_survey import (
+    Survey,
+    check_classes,
+    design_of,
+    lipschitz,
+    rank_bound,
+    scores,
+    survey,
+)
 from .train_regression import Target, capture_stored, descend_stored
 
 ALGORITHMS: tuple[str, ...] = ("linear", "logistic", "softmax")
 VALIDATION = 0.1
+_FLAGS = {"true": True, "false": False}
+
+
+def _flag(text: str) -> bool:
+    if text not in _FLAGS:
+        raise ValueError(text)
+    return _FLAGS[text]
+
+
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "learning_rate": float,
     "l2": float,
@@ -52,6 +71,7 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "validation": float,
     "provenance": str,
     "dtype": str,
+    "hessian": _flag,
 }
 
 
@@ -85,6 +105,7 @@ def _filled(parameters: Mapping[str, Any]) -> dict[str, Any]:
         "validation": VALIDATION,
         "provenance": None,
         "dtype": None,
+        "hessian": False,
         **parameters,
     }
 
@@ -98,7 +119,9 @@ def check(
             f"{algorithm} needs a label, and the data set has none: import it with --label"
         )
     try:
-        check_settings(**_filled(parameters), random_state=seed)
+        given = _filled(parameters)
+        given.pop("hessian")
+        check_settings(**given, random_state=seed)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -113,7 +136,8 @@ def first_version(training: Training) -> FirstVersion:
     products = keeps_products(settings, rows.parameters, epochs(rows))
     settings = replace(settings, block=chunk_length(settings, rows.parameters, products))
     rows = replace(rows, settings=settings)
-    chunked = chunked_specs(settings, rows.parameters, products)
+    traced = chunked_specs(settings, rows.parameters, products)
+    chunked = traced | statistics_specs(settings, rows.width, rows.parameters)
     lineage = Lineage.first(found.rows)
     empty = np.zeros((rows.outputs, rows.width))
     specs = chunked | small_specs(small_arrays(empty, rows.design, rows.classes, lineage))
@@ -123,9 +147,10 @@ def first_version(training: Training) -> FirstVersion:
     path = _staged(training, specs, attrs)
     target = Target(path, chunked, training.fence)
     started = perf_counter()
-    w, digests = descend_stored(rows, target if chunked else None, training.progress)
+    w, digests = descend_stored(rows, target if traced else None, training.progress)
     descended = perf_counter() - started
     digests |= capture_stored(rows, target, training.fold, training.progress)
+    digests |= capture_statistics(rows, w, target, training.fold)
     captured = perf_counter() - started - descended
     training.progress("scores")
     validation = found.validation.total()
@@ -166,6 +191,7 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
         provenance=NO_PROVENANCE,
         dtype="float64",
         block=1,
+        hessian=given["hessian"],
     )
     found = survey(data, settings, training.fold)
     if not found.rows:
@@ -174,17 +200,25 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
         )
     classes = check_classes(loss, found, data.label_name)
     rows = RegressionRows(data, settings, design_of(found), classes)
+    check_hessian(settings, rows.parameters)
     limit = 1.0 / lipschitz(rows)[0]
+    rate = given["learning_rate"] or 0.5 * limit
+    settings = replace(
+        settings,
+        learning_rate=rate,
+        batch_slots=batch_slots(given["batch_size"], data.cells * data.capacity, found.rows),
+    )
+    rows = replace(rows, settings=settings)
+    rank = rank_bound(rows) if given["provenance"] in (LOWRANK, None) else None
     batch = min(given["batch_size"], found.rows)
-    shape = Shape(loss, rows.parameters, given["iterations"], batch)
+    shape = Shape(loss, rows.parameters, given["iterations"], batch, rank)
     memory, disk = asked.get("memory") or MEMORY, asked.get("disk") or free_bytes(data.path) // 2
     plan = plan_provenance(shape, given["provenance"], given["dtype"], memory, disk)
     settings = replace(
         settings,
-        learning_rate=given["learning_rate"] or 0.5 * limit,
-        batch_slots=batch_slots(given["batch_size"], data.cells * data.capacity, found.rows),
         provenance=plan.kind,
         dtype=plan.dtype,
+        rank=rank if plan.kind == LOWRANK and rank is not None else 0,
     )
     return replace(rows, settings=settings), found, plan, limit
 

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.descent import Descender, DivergedError, Trace
+from ..pipeline.frozen import FrozenCapture
 from ..pipeline.losses import Loss
+from ..pipeline.lowrank import stacked
 from ..pipeline.provenance import (
     MeanCurvature,
     add_curvature,
@@ -26,7 +28,14 @@ from ..pipeline.provenance import (
     pack,
     packed_size,
 )
-from ..pipeline.regression import AVERAGED, EXACT, NO_PROVENANCE, RegressionSettings
+from ..pipeline.regression import (
+    AVERAGED,
+    FROZEN,
+    LOWRANK,
+    NO_PROVENANCE,
+    RegressionSettings,
+)
+from ..pipeline.truncation import Factor, LowRankCapture, tolerance
 from ..storage.chunks import (
     Index,
     chunk_indices,
@@ -40,7 +49,15 @@ from ..storage.fence import Fence
 from ..storage.schema import ArraySpec
 from .errors import DivergenceError
 from .fold import Fold, split_cells
-from .regression_arrays import PRODUCT, TRACE, Digests
+from .regression_arrays import (
+    MEAN,
+    PRODUCT,
+    TRACE,
+    Digests,
+    curvature_names,
+    frozen_block,
+)
+from .regression_curvature import mean_arrays, svd_arrays
 from .regression_rows import RegressionRows, cut
 from .threads import one_blas_thread
 
@@ -63,7 +80,8 @@ class Target:
     fence: Fence
 
     def index(self, name: str, block: int) -> Index:
-        """Return a block's chunk index in an array."""
+        """Return a block's chunk index in an array; arrays of the whole model have one."""
+        block = 0 if name in MEAN else block
         return (block, *([0] * (len(self.specs[name].shape) - 1)))
 
     def has(self, name: str, block: int) -> bool:
@@ -190,18 +208,35 @@ def capture_blocks(task: CaptureTask) -> Written:
     """Capture the blocks that are not there yet, each in one reading of its windows."""
     found = Written({}, {})
     rows, target = task.rows, task.target
-    kinds = {EXACT: _capture_exact, AVERAGED: _capture_mean}
-    names = [n for n in target.specs if n not in (*TRACE, PRODUCT)]
     with one_blas_thread():
         for block in task.blocks:
+            names = captured_names(rows.settings, block)
             if all(target.has(name, block) for name in names):
                 for name in names:
                     found.digests.update(target.written(name, block))
             else:
-                found.digests.update(kinds[rows.settings.provenance](rows, target, block))
+                found.digests.update(_capture(rows, target, block))
             if PRODUCT in target.specs:
                 found.products.update(_products(rows, target, block))
     return found
+
+
+def captured_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
+    """Return the arrays that are written with a block's curvature; the frozen mean is with the first
+    block that it stands for."""
+    frozen = settings.provenance == FROZEN and block == frozen_block(settings)
+    return MEAN if frozen else curvature_names(settings, block)
+
+
+def _capture(rows: RegressionRows, target: Target, block: int) -> Digests:
+    settings = rows.settings
+    if settings.provenance == AVERAGED:
+        return _capture_mean(rows, target, block)
+    if settings.provenance == LOWRANK:
+        return _capture_lowrank(rows, target, block)
+    if settings.provenance == FROZEN and block == frozen_block(settings):
+        return _capture_frozen(rows, target, block)
+    return _capture_exact(rows, target, block)
 
 
 def _products(rows: RegressionRows, target: Target, block: int) -> dict[int, NDArray[np.float64]]:
@@ -268,6 +303,42 @@ def _capture_mean(rows: RegressionRows, target: Target, block: int) -> Digests:
     return target.write("eigenvalues", block, values[np.newaxis]) | target.write(
         "eigenvectors", block, vectors[np.newaxis]
     )
+
+
+def _capture_lowrank(rows: RegressionRows, target: Target, block: int) -> Digests:
+    settings, size = rows.settings, rows.parameters
+    first, last = settings.blocks.span(block)
+    trace = target.trace(block)
+    left_out = tolerance(settings.descent, settings.iterations)
+    capture = LowRankCapture(settings.loss, size, left_out)
+    factors: list[Factor] = []
+    for window in rows.windows(first, last):
+        for t, x, y, ends in cut(window):
+            w = trace.trajectory[t - first].reshape(rows.outputs, rows.width)
+            curved = curvature(settings.loss, w, x, y)
+            found = capture.add(x, curved, int(trace.live[t - first]), ends)
+            if found is not None:
+                factors.append(found)
+    kind = np.dtype(settings.dtype).type
+    part = stacked(factors, size, kind, settings.rank)
+    written: Digests = {}
+    for name, values in svd_arrays(part).items():
+        written |= target.write(name, block, values)
+    return written
+
+
+def _capture_frozen(rows: RegressionRows, target: Target, block: int) -> Digests:
+    """The rows of up to an epoch of mini-batches, at the parameters of the first of them."""
+    settings = rows.settings
+    span = settings.frozen(rows.schedule.per_epoch)
+    w = target.trace(block).trajectory[0].reshape(rows.outputs, rows.width)
+    capture = FrozenCapture(settings.loss, w, np.dtype(settings.dtype).type)
+    for window in rows.windows(span.first, span.sampled):
+        capture.add(window.rows, window.labels)
+    written: Digests = {}
+    for name, values in mean_arrays(capture.mean()).items():
+        written |= target.write(name, block, values)
+    return written
 
 
 def joined(one: Written, other: Written) -> Written:

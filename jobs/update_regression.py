@@ -7,29 +7,51 @@ up and no stored array holds a deleted row's term.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.averaged import rebase_averaged_block, update_averaged
-from ..pipeline.regression import AVERAGED, PRIU
-from ..pipeline.update import Updated, rebase_block, update, update_priu
-from ..pipeline.visits import Leaving, visits_at
+from ..pipeline.averaged import update_averaged
+from ..pipeline.descent import Trace
+from ..pipeline.frozen import update_frozen
+from ..pipeline.lowrank import update_lowrank
+from ..pipeline.regression import (
+    AVERAGED,
+    DELTA,
+    EXACT,
+    FROZEN,
+    LOWRANK,
+    NO_PROVENANCE,
+    PRIU,
+    PRIU_OPT,
+    RegressionSettings,
+)
+from ..pipeline.regression_methods import FrozenEnd, Known, change_by
+from ..pipeline.update import Updated, update, update_priu
+from ..pipeline.visits import Leaving, Visits, visits_at
 from ..storage.chunks import link_chunk
 from .fold import Fold, split_cells
 from .regression_arrays import (
+    MEAN,
     PRODUCT,
+    STATISTICS,
     TRACE,
     Digests,
     RegressionModel,
     StoredAveraged,
     StoredExact,
     StoredTrace,
+    curvature_names,
     read_trace,
 )
+from .regression_curvature import StoredFrozen, StoredLowRank, mean_arrays
+from .regression_rebase import rebased_block, rebased_mean
 from .regression_rows import RegressionRows
+from .regression_statistics import statistics_without, write_statistics
 from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
 
@@ -42,6 +64,7 @@ class Outcome:
     """An update, and what it took."""
 
     updated: Updated
+    """Its starts are by ``delta``, whatever gave the change."""
     first_block: int
     """The first block that has a visit; the number of blocks if none has."""
     when: NDArray[np.int64]
@@ -50,47 +73,136 @@ class Outcome:
     """(v,) the row of each use."""
     seconds: float
     """From the deleted rows in memory to the new parameters."""
+    per_epoch: int
+    """Iterations of an epoch."""
+    preparing: float = 0.0
+    """Seconds of ``delta``, where another method gave the parameters and the rebase needs its u."""
+
+
+@dataclass(frozen=True)
+class _Deletion:
+    """Rows that leave a stored model, and when they were used."""
+
+    model: RegressionModel
+    rows: RegressionRows
+    leaving: Leaving
+    when: NDArray[np.int64]
+    which: NDArray[np.int64]
+
+    @property
+    def kind(self) -> str:
+        return self.model.settings.provenance
+
+    @cached_property
+    def reader(self) -> StoredTrace:
+        return StoredTrace(self.model.version)
+
+    def trace(self, spans: Iterable[tuple[int, int]]) -> tuple[Trace, Visits]:
+        """Return room for the whole trace with some of it read, and the visits' terms there."""
+        settings = self.model.settings
+        trace = self.reader.trace(spans, settings.iterations)
+        gone, labels = self.leaving.rows[self.which], self.leaving.labels[self.which]
+        return trace, visits_at(settings.loss, self.when, gone, labels, trace.trajectory)
 
 
 def update_stored(
     model: RegressionModel, rows: RegressionRows, leaving: Leaving, method: str
 ) -> Outcome:
-    """Return the change of the parameters by ``delta``, or by ``priu`` with exact provenance.
+    """Return the change of the parameters by a method that the model can be updated by.
 
-    Finite or not: a caller checks what it gets.
+    Finite or not: a caller checks what it gets. ValueError where the model keeps nothing for it.
     """
-    settings, version = model.settings, model.version
+    settings, per_epoch = model.settings, rows.schedule.per_epoch
     started = perf_counter()
     with one_blas_thread():
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)
-        first = int(when[0]) // settings.block if len(when) else settings.blocks.count
-        reader = StoredTrace(version)
-        gone, labels = leaving.rows[which], leaving.labels[which]
-        if settings.provenance == AVERAGED:
-            at, place = np.unique(when, return_inverse=True)
-            trace = reader.trace_at(at)
-            terms = visits_at(settings.loss, place, gone, labels, trace.trajectory)
-            found = update_averaged(
-                settings.descent,
-                trace,
-                StoredAveraged(version, settings),
-                replace(terms, iteration=when),
-                at,
-            )
-        else:
-            trace = reader.trace(_needed(model, when, method), settings.iterations)
-            visits = visits_at(settings.loss, when, gone, labels, trace.trajectory)
-            exact = StoredExact(version, settings)
-            found = update(settings.descent, trace, exact, visits)
-            if method == PRIU:
-                start = trace.trajectory[0]
-                w = update_priu(settings.descent, trace, exact, visits, start)
-                found = Updated(w - model.parameters.ravel(), found.starts)
-    return Outcome(found, first, when, which, perf_counter() - started)
+        here = _Deletion(model, rows, leaving, when, which)
+        first = settings.blocks.count
+        if len(when) and here.kind != NO_PROVENANCE:
+            first = int(when[0]) // settings.block
+        if method in (DELTA, PRIU):
+            found = _by_delta(here, method)
+            return Outcome(found, first, when, which, perf_counter() - started, per_epoch)
+        change = _by_method(here, method)
+        seconds = perf_counter() - started
+        starts = np.zeros((settings.composed.count + 1, change.size))
+        if settings.provenance != NO_PROVENANCE:
+            starts = _by_delta(here, DELTA).starts
+        preparing = perf_counter() - started - seconds
+    return Outcome(Updated(change, starts), first, when, which, seconds, per_epoch, preparing)
+
+
+def _by_delta(here: _Deletion, method: str) -> Updated:
+    """Method ``delta``, or ``priu`` with exact provenance."""
+    model, settings = here.model, here.model.settings
+    descent, version = settings.descent, model.version
+    if here.kind == AVERAGED:
+        return _by_averages(here)
+    if here.kind not in (EXACT, LOWRANK, FROZEN):
+        raise ValueError(f"the model keeps no provenance that method {method!r} could use")
+    trace, visits = here.trace(_needed(model, here.when, method))
+    if here.kind == LOWRANK:
+        return update_lowrank(descent, trace, StoredLowRank(version, settings), visits)
+    if here.kind == FROZEN:
+        return update_frozen(descent, trace, StoredFrozen(version, settings), visits)
+    exact = StoredExact(version, settings)
+    found = update(descent, trace, exact, visits)
+    if method == PRIU:
+        w = update_priu(descent, trace, exact, visits, trace.trajectory[0])
+        found = Updated(w - model.parameters.ravel(), found.starts)
+    return found
+
+
+def _by_averages(here: _Deletion) -> Updated:
+    settings, leaving = here.model.settings, here.leaving
+    at, place = np.unique(here.when, return_inverse=True)
+    trace = here.reader.trace_at(at)
+    gone, labels = leaving.rows[here.which], leaving.labels[here.which]
+    terms = visits_at(settings.loss, place, gone, labels, trace.trajectory)
+    averaged = StoredAveraged(here.model.version, settings)
+    return update_averaged(
+        settings.descent, trace, averaged, replace(terms, iteration=here.when), at
+    )
+
+
+def _by_method(here: _Deletion, method: str) -> NDArray[np.float64]:
+    """The change (P,) by a method that needs no trace, but for kind frozen's up to t_s."""
+    model = here.model
+    statistics = model.statistics()
+    end = None
+    if method == PRIU_OPT and statistics.normal is None and here.kind == FROZEN:
+        end = _until_frozen(here)
+    known = Known(
+        model.settings,
+        model.parameters.ravel(),
+        model.lineage.rows,
+        here.leaving,
+        statistics.normal,
+        statistics.hessian,
+        end,
+    )
+    return change_by(method, known, np.empty(0))
+
+
+def _until_frozen(here: _Deletion) -> FrozenEnd:
+    """Kind frozen's update up to t_s, by ``delta``."""
+    settings, version = here.model.settings, here.model.version
+    frozen = StoredFrozen(version, settings)
+    first = frozen.exact.blocks.iterations
+    early = here.when[here.when < first]
+    w = np.empty((1, here.model.parameters.size))
+    here.reader.read("trajectory", first, w)
+    u = np.zeros(w.size)
+    if len(early):
+        begin = int(early[0]) // settings.block * settings.block
+        trace, visits = here.trace([(begin, first)])
+        before = visits.between(0, first)
+        u = update(settings.descent, trace.part(0, first), frozen.exact, before).change
+    return FrozenEnd(w[0], u, frozen.mean, first)
 
 
 def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:
-    """The iterations whose trace an update with exact curvature looks at.
+    """The iterations whose trace an update looks at, but for averaged curvature.
 
     The visited composed blocks', or all from the first visit on where no products are kept; ``priu``
     takes every one.
@@ -101,7 +213,7 @@ def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> lis
     if not len(when):
         return []
     composed = settings.composed
-    if not StoredExact(model.version, settings).has_products:
+    if PRODUCT not in model.version.specs:
         return [(composed.span(int(when[0]) // composed.length)[0], settings.iterations)]
     touched = np.unique(when // composed.length)
     runs = np.split(touched, np.flatnonzero(np.diff(touched) != 1) + 1)
@@ -151,37 +263,22 @@ def _rebase(
     start: NDArray[np.float64],
 ) -> Written:
     settings = model.settings
-    descent = settings.descent
     trace = read_trace(model.version, block)
     rows, labels = gone.rows[gone.which], gone.labels[gone.which]
     visits = visits_at(settings.loss, gone.when, rows, labels, trace.trajectory)
-    touched = len(gone.when) > 0
+    names = curvature_names(settings, block)
+    old = [model.version.chunk(name, target.index(name, block)) for name in names]
+    after, new = rebased_block(model, block, trace, old, visits, start)
     products: dict[int, NDArray[np.float64]] = {}
-    if settings.provenance == AVERAGED:
-        version = model.version
-        eigen = (
-            version.chunk("eigenvalues", (block, 0))[0],
-            version.chunk("eigenvectors", (block, 0, 0))[0],
-        )
-        mean = rebase_averaged_block(descent, trace, eigen, visits, start)
-        after = mean.trace
-        changed = {
-            "eigenvalues": mean.eigen[0][np.newaxis],
-            "eigenvectors": mean.eigen[1][np.newaxis],
-        }
-    else:
-        packed = model.version.chunk("C", (block, 0))
-        rebased = rebase_block(descent, trace, packed, visits, start)
-        after = rebased.trace
-        changed = {"C": rebased.packed}
-        if touched and PRODUCT in target.specs:
-            products = products_in(settings, block, rebased.packed, after.live)
+    touched = len(gone.when) > 0
+    if touched and PRODUCT in target.specs:
+        products = products_in(settings, block, new[0], after.live)
     found: Digests = {}
     for name, values in zip(TRACE, (after.trajectory, after.gradients, after.live), strict=True):
         found |= target.write(name, block, values)
-    for name in (n for n in target.specs if n not in (*TRACE, PRODUCT)):
+    for name, values in zip(names, new, strict=True):
         if touched:
-            found |= target.write(name, block, changed[name])
+            found |= target.write(name, block, values)
         else:
             found |= _link(model, target, name, block)
     return Written(found, products)
@@ -203,10 +300,11 @@ def rebase_stored(
     progress: Progress,
 ) -> Digests:
     """Write the next version's provenance; return the digests of all its chunks."""
-    blocks = model.settings.blocks
     found = Written({}, {})
+    blocks = model.settings.blocks
+    found.digests.update(_rebased_sums(model, target, leaving, outcome))
     for block in range(outcome.first_block):
-        for name in (n for n in target.specs if n != PRODUCT):
+        for name in _block_names(model.settings, block):
             # Read as well: damage must show before the commit, as in the blocks that change.
             model.version.chunk(name, target.index(name, block))
             found.digests.update(_link(model, target, name, block))
@@ -233,6 +331,34 @@ def rebase_stored(
         found |= written
         progress(f"rebase: block {tasks[-1].blocks[-1] + 1} of {blocks.count}")
     return found.digests | _products(model, target, found.products)
+
+
+def _block_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
+    """The arrays that have a chunk of a block."""
+    if settings.provenance == NO_PROVENANCE:
+        return ()
+    return (*TRACE, *curvature_names(settings, block))
+
+
+def _rebased_sums(
+    model: RegressionModel, target: Target, leaving: Leaving, outcome: Outcome
+) -> Digests:
+    """Write what there is once for the whole model: the statistics, and kind frozen's mean."""
+    found: Digests = {}
+    with one_blas_thread():
+        if any(name in target.specs for name in STATISTICS):
+            found |= write_statistics(target, statistics_without(model, leaving))
+        if model.settings.provenance != FROZEN:
+            return found
+        uses = (outcome.when, outcome.which)
+        mean = rebased_mean(model, leaving, *uses, outcome.updated.starts, outcome.per_epoch)
+        for name in MEAN:
+            if mean is None:
+                model.version.chunk(name, target.index(name, 0))
+                found |= _link(model, target, name, 0)
+            else:
+                found |= target.write(name, 0, mean_arrays(mean)[name])
+    return found
 
 
 def _products(

@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 
 from .descent import Descent
 from .design import SPLIT
+from .frozen import FROZEN_FROM, Span, frozen_span
 from .keyed import derive_key, keyed_bits
 from .losses import Loss
 from .provenance import Blocks, packed_size
 from .schedule import Schedule
 from .validation import real, whole
 
-EXACT, AVERAGED, NO_PROVENANCE = "exact", "averaged", "none"
-KINDS = (EXACT, AVERAGED, NO_PROVENANCE)
+EXACT, AVERAGED, LOWRANK, FROZEN = "exact", "averaged", "lowrank", "frozen"
+NO_PROVENANCE = "none"
+KINDS = (EXACT, AVERAGED, NO_PROVENANCE, LOWRANK, FROZEN)
 DELTA, PRIU, BASEL = "delta", "priu", "basel"
-METHODS = (DELTA, PRIU, BASEL)
+PRIU_OPT, CLOSED_FORM, INFL = "priu-opt", "closed-form", "infl"
+METHODS = (DELTA, PRIU, BASEL, PRIU_OPT, CLOSED_FORM, INFL)
 DTYPES = ("float32", "float64")
 DEFAULT_L2 = 0.001
 DEFAULT_BATCH_SIZE = 1000
@@ -60,6 +63,10 @@ class RegressionSettings:
     """Of the curvature."""
     block: int
     """Iterations a block of provenance: what is kept, read and rewritten together."""
+    hessian: bool = False
+    """Whether the summed Hessian at the final parameters is stored, for method ``infl``."""
+    rank: int = 0
+    """Singular vectors of an iteration's curvature that are stored at most, by kind ``lowrank``."""
 
     @property
     def descent(self) -> Descent:
@@ -75,6 +82,10 @@ class RegressionSettings:
         length = block_length(EXACT, self.iterations)
         fits = self.provenance == EXACT and self.block % length == 0
         return Blocks(self.iterations, length if fits else self.block)
+
+    def frozen(self, per_epoch: int) -> Span:
+        """Return which iterations kind ``frozen`` freezes; per_epoch: iterations of an epoch."""
+        return frozen_span(self.blocks, per_epoch)
 
     def schedule(self, cells: int, capacity: int) -> Schedule:
         """Return the mini-batches over so many cells of so many slots."""
@@ -116,6 +127,21 @@ def check_settings(
         raise ValueError(f"dtype is {dtype!r}; it is one of {', '.join(DTYPES)}")
 
 
+def unusable(method: str, loss: Loss, provenance: str) -> str | None:
+    """Return what a model lacks for a method, as "needs ..."; None where it may be used.
+
+    Without provenance every method is a retrain, but for ``closed-form``.
+    """
+    linear = loss == Loss.LINEAR
+    if method == PRIU and provenance != EXACT:
+        return "needs provenance 'exact'"
+    if method == PRIU_OPT and not linear and provenance != FROZEN:
+        return "needs provenance 'frozen', or a linear model"
+    if method == CLOSED_FORM and not linear:
+        return "needs a linear model"
+    return None
+
+
 def batch_slots(batch_size: int, slots: int, rows: int) -> int:
     """Return how many slots hold ``batch_size`` of ``rows`` training rows on average."""
     if batch_size >= rows:
@@ -143,9 +169,12 @@ def chunk_length(settings: RegressionSettings, parameters: int, products: bool) 
     Few enough for FEWEST_BLOCKS blocks, and whole composed blocks where products are kept.
     """
     tau = settings.iterations
-    if settings.provenance != EXACT:
+    if settings.provenance in (AVERAGED, NO_PROVENANCE):
         return block_length(settings.provenance, tau)
-    row = packed_size(parameters) * np.dtype(settings.dtype).itemsize
+    values = packed_size(parameters)
+    if settings.provenance == LOWRANK:
+        values = 2 * settings.rank * parameters
+    row = max(1, values) * np.dtype(settings.dtype).itemsize
     length = max(1, min(BLOCK_BYTES // row, -(-tau // FEWEST_BLOCKS)))
     if products:
         composed = block_length(EXACT, tau)
@@ -153,12 +182,24 @@ def chunk_length(settings: RegressionSettings, parameters: int, products: bool) 
     return length
 
 
-def provenance_bytes(provenance: str, parameters: int, iterations: int, dtype: str) -> int:
-    """Return the bytes of a kind's curvature, the trajectory and G; products not counted."""
+def provenance_bytes(
+    provenance: str, parameters: int, iterations: int, dtype: str, rank: int | None = None
+) -> int:
+    """Return the bytes of a kind's curvature, the trajectory and G; products not counted.
+
+    rank: of an iteration's curvature, for ``lowrank``; by default P.
+    """
     item = np.dtype(dtype).itemsize
     traced = 2 * 8 * parameters * iterations + 8 * iterations
     if provenance == EXACT:
         return traced + item * packed_size(parameters) * iterations
+    if provenance == LOWRANK:
+        factors = 2 * item * parameters * (parameters if rank is None else rank)
+        return traced + (factors + 16) * iterations
+    if provenance == FROZEN:
+        before = int(np.ceil(FROZEN_FROM * iterations))
+        ending = item * parameters * (parameters + 1) + 8 * (parameters + 1)
+        return traced + item * packed_size(parameters) * before + ending
     if provenance == AVERAGED:
         blocks = -(-iterations // block_length(AVERAGED, iterations))
         return traced + item * blocks * parameters * (parameters + 1)

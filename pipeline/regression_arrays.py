@@ -6,32 +6,67 @@ shares the blocks of provenance that the deleted rows never touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .averaged import rebase_averaged_block, update_averaged
+from .closed_form import NormalEquations
 from .descent import Trace, Window, descend
 from .design import Design
+from .frozen import FrozenBlocks, FrozenCapture
+from .influence import add_hessians
 from .losses import Loss
+from .lowrank import LowRankBlock, LowRankBlocks, stacked
 from .provenance import (
     Blocks,
     MeanCurvature,
     Real,
     add_curvature,
-    block_product,
     curvature,
     decompose,
     pack,
     packed_size,
 )
-from .regression import AVERAGED, EXACT, NO_PROVENANCE, PRIU, RegressionSettings, keeps_products
+from .regression import (
+    AVERAGED,
+    CLOSED_FORM,
+    EXACT,
+    FROZEN,
+    LOWRANK,
+    NO_PROVENANCE,
+    PRIU,
+    RegressionSettings,
+    keeps_products,
+    unusable,
+)
+from .regression_kinds import (
+    AveragedBlocks,
+    Deletion,
+    ExactBlocks,
+    Kept,
+    block_product_of,
+    rebased,
+    updated_by_delta,
+)
+from .regression_methods import FrozenEnd, Known, change_by
 from .schedule import Schedule
-from .update import Updated, rebase_block, strays, update, update_priu
-from .visits import Leaving, Visits, find_visits
+from .truncation import Factor, LowRankCapture, tolerance
+from .update import Updated, strays, update_priu
+from .visits import Leaving, find_visits
 
+__all__ = [
+    "AveragedBlocks",
+    "ExactBlocks",
+    "Rows",
+    "StrayedError",
+    "Trained",
+    "delete",
+    "summed_hessian",
+    "train",
+    "windows",
+]
 PIECE = 65_536
 """Rows that are standardised at a time."""
 
@@ -71,38 +106,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class ExactBlocks:
-    """Exact curvature in memory, block by block; implements ``provenance.Exact``."""
-
-    blocks: Blocks
-    parts: tuple[NDArray[Real], ...]
-    """C_t of each block, packed: (iterations, packed size)."""
-    products: tuple[NDArray[np.float64], ...]
-    """(P, P) each; none at all where they are not worth keeping."""
-    longest_run: int = 1
-
-    def packed(self, first: int, last: int) -> NDArray[Real]:
-        """Return C_t of the one block first = last - 1."""
-        return self.parts[first]
-
-    def product(self, block: int) -> NDArray[Real] | None:
-        """Return the product of a block's steps, if it is kept."""
-        return self.products[block] if self.products else None
-
-
-@dataclass(frozen=True, slots=True)
-class AveragedBlocks:
-    """Averaged curvature in memory; implements ``provenance.Averaged``."""
-
-    blocks: Blocks
-    parts: tuple[tuple[NDArray[Real], NDArray[Real]], ...]
-
-    def eigen(self, block: int) -> tuple[NDArray[Real], NDArray[Real]]:
-        """Return a block's eigenvalues (P,) and eigenvectors (P, P)."""
-        return self.parts[block]
-
-
-@dataclass(frozen=True, slots=True)
 class Trained:
     """Parameters, and what a deletion needs."""
 
@@ -110,7 +113,11 @@ class Trained:
     """(q, m)"""
     trace: Trace
     """Empty where no provenance is kept."""
-    kept: ExactBlocks | AveragedBlocks | None
+    kept: Kept | None
+    rows: int = 0
+    """Live rows."""
+    normal: NormalEquations | None = None
+    """Of linear models."""
 
 
 def windows(rows: Rows, design: Design, schedule: Schedule) -> Iterator[Window]:
@@ -145,11 +152,35 @@ def train(settings: RegressionSettings, design: Design, rows: Rows, q: int) -> T
     trace = Trace.empty(settings.iterations if keeps else 0, parameters)
     start = np.zeros((q, design.width))
     w = descend(settings.descent, start, windows(rows, design, schedule), trace)
-    if settings.provenance == EXACT:
-        return Trained(w, trace, _exact(settings, design, rows, schedule, trace))
-    if settings.provenance == AVERAGED:
-        return Trained(w, trace, _averaged(settings, design, rows, schedule, trace))
-    return Trained(w, trace, None)
+    capture = _CAPTURES.get(settings.provenance)
+    kept = None if capture is None else capture(settings, design, rows, schedule, trace)
+    normal = _normal(design, rows) if settings.loss == Loss.LINEAR else None
+    return Trained(w, trace, kept, rows.live, normal)
+
+
+def _live(design: Design, rows: Rows) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield design rows and labels of the live rows, a piece at a time."""
+    index = np.flatnonzero(rows.units >= 0)
+    for first in range(0, len(index), PIECE):
+        chosen = index[first : first + PIECE]
+        yield design.take(rows.x, chosen), rows.labels[chosen]
+
+
+def _normal(design: Design, rows: Rows) -> NormalEquations:
+    total = NormalEquations.none(design.width)
+    for x, y in _live(design, rows):
+        total += NormalEquations.of(x, y)
+    return total
+
+
+def summed_hessian(
+    loss: Loss, design: Design, rows: Rows, w: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the sum of the live rows' Hessians (P, P) at w (q, m), in its lower triangle."""
+    total = np.zeros((w.size, w.size), order="F")
+    for x, y in _live(design, rows):
+        add_hessians(total, loss, x, curvature(loss, w, x, y))
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +210,25 @@ def _pieces(
 def _exact(
     settings: RegressionSettings, design: Design, rows: Rows, schedule: Schedule, trace: Trace
 ) -> ExactBlocks:
-    blocks, size = settings.blocks, trace.trajectory.shape[1]
+    return _exact_until(settings, settings.iterations, design, rows, schedule, trace)
+
+
+def _exact_until(
+    settings: RegressionSettings,
+    end: int,
+    design: Design,
+    rows: Rows,
+    schedule: Schedule,
+    trace: Trace,
+) -> ExactBlocks:
+    """The curvature of the iterations before ``end``."""
+    blocks, size = Blocks(end, settings.block), trace.trajectory.shape[1]
     spans = [blocks.span(block) for block in range(blocks.count)]
     parts = tuple(np.empty((b - a, packed_size(size)), settings.dtype) for a, b in spans)
     total = np.zeros((size, size), settings.dtype, order="F")
     for piece in _pieces(settings.loss, design, rows, schedule, trace):
+        if piece.iteration >= end:
+            break
         if len(piece.rows):
             add_curvature(total, settings.loss, piece.rows, piece.curved)
         if piece.ends:
@@ -193,16 +238,10 @@ def _exact(
     products: tuple[NDArray[np.float64], ...] = ()
     if keeps_products(settings, size, epochs):
         products = tuple(
-            _product(settings, part, trace.live[a:b])
+            block_product_of(settings, part, trace.live[a:b])
             for part, (a, b) in zip(parts, spans, strict=True)
         )
     return ExactBlocks(blocks, parts, products)
-
-
-def _product(
-    settings: RegressionSettings, packed: NDArray[Real], live: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    return block_product(packed, live, settings.learning_rate, settings.descent.decay)
 
 
 def _averaged(
@@ -221,6 +260,50 @@ def _averaged(
     return AveragedBlocks(blocks, tuple(parts))
 
 
+def _lowrank(
+    settings: RegressionSettings, design: Design, rows: Rows, schedule: Schedule, trace: Trace
+) -> LowRankBlocks:
+    blocks, size = settings.blocks, trace.trajectory.shape[1]
+    left_out = tolerance(settings.descent, settings.iterations)
+    kind = np.dtype(settings.dtype).type
+    capture = LowRankCapture(settings.loss, size, left_out)
+    parts: list[LowRankBlock] = []
+    factors: list[Factor] = []
+    for piece in _pieces(settings.loss, design, rows, schedule, trace):
+        live = int(trace.live[piece.iteration])
+        found = capture.add(piece.rows, piece.curved, live, piece.ends)
+        if found is not None:
+            factors.append(found)
+            if piece.iteration + 1 == blocks.span(len(parts))[1]:
+                parts.append(stacked(factors, size, kind))
+                factors = []
+                capture = LowRankCapture(settings.loss, size, left_out)
+    return LowRankBlocks(blocks, tuple(parts))
+
+
+def _frozen(
+    settings: RegressionSettings, design: Design, rows: Rows, schedule: Schedule, trace: Trace
+) -> FrozenBlocks:
+    span = settings.frozen(schedule.per_epoch)
+    exact = _exact_until(settings, span.first, design, rows, schedule, trace)
+    w = trace.trajectory[span.first].reshape(-1, design.width)
+    capture = FrozenCapture(settings.loss, w, np.dtype(settings.dtype).type)
+    for window in windows(rows, design, schedule):
+        for k in range(len(window.edges) - 1):
+            if span.first <= window.first + k < span.sampled:
+                here = slice(window.edges[k], window.edges[k + 1])
+                capture.add(window.rows[here], window.labels[here])
+    return FrozenBlocks(settings.blocks, exact, capture.mean())
+
+
+_CAPTURES: dict[str, Callable[[RegressionSettings, Design, Rows, Schedule, Trace], Kept]] = {
+    EXACT: _exact,
+    AVERAGED: _averaged,
+    LOWRANK: _lowrank,
+    FROZEN: _frozen,
+}
+
+
 class StrayedError(ArithmeticError):
     """An update went where the linearisation does not hold."""
 
@@ -236,80 +319,45 @@ def delete(
     trained: Trained,
     leaving: Leaving,
     method: str,
+    hessian: NDArray[np.float64] | None = None,
 ) -> Trained:
-    """Return the model without some rows, by ``delta`` or ``priu``, ready for the next deletion.
+    """Return the model without some rows, by any method but ``basel``, ready for the next deletion.
 
-    ``priu`` needs exact provenance, and both need some. Raises ValueError otherwise, and
-    StrayedError where the update can't be what a retrain gives.
+    hessian: as ``summed_hessian`` gives, for ``infl`` of models that are not linear. Raises
+    ValueError where the model lacks what the method needs, and StrayedError where the update can't
+    be what a retrain gives.
     """
-    trace, kept = trained.trace, trained.kept
-    if kept is None or (method == PRIU and isinstance(kept, AveragedBlocks)):
-        raise ValueError(f"method {method!r} can't be used with provenance {settings.provenance!r}")
+    kind, kept = settings.provenance, trained.kept
+    reason = unusable(method, settings.loss, kind)
+    if reason is not None or (kept is None and method != CLOSED_FORM):
+        raise ValueError(
+            f"method {method!r} {reason or 'needs provenance'}; this model's is {kind!r}"
+        )
+    known = Known(settings, trained.w.ravel(), trained.rows, leaving, trained.normal, hessian)
+    rows, left = trained.rows - len(leaving.rows), known.left
+    if kept is None:
+        w = trained.w + change_by(method, known, np.zeros(trained.w.size))
+        return Trained(w, trained.trace, None, rows, left)
+    trace = trained.trace
     visits = find_visits(settings.loss, schedule, leaving, trace.trajectory)
-    if isinstance(kept, AveragedBlocks):
-        updated = update_averaged(settings.descent, trace, kept, visits)
-        _check(updated, trained, False)
-        w = trained.w + updated.change.reshape(trained.w.shape)
-        return Trained(w, *_rebased_averaged(settings, trace, kept, visits, updated))
-    updated = update(settings.descent, trace, kept, visits)
-    _check(updated, trained, settings.loss == Loss.LINEAR)
-    w = trained.w + updated.change.reshape(trained.w.shape)
-    if method == PRIU:
-        w = update_priu(settings.descent, trace, kept, visits, np.zeros(w.size)).reshape(w.shape)
-    return Trained(w, *_rebased_exact(settings, trace, kept, visits, updated))
+    updated = updated_by_delta(settings.descent, trace, kept, visits)
+    _check(updated, trained, settings.loss == Loss.LINEAR and kind == EXACT)
+    deletion = Deletion(settings, schedule, trace, leaving, visits, updated)
+    if method == PRIU and isinstance(kept, ExactBlocks):
+        start = np.zeros(trained.w.size)
+        change = update_priu(settings.descent, trace, kept, visits, start) - known.w
+    else:
+        change = change_by(method, _with_frozen(known, deletion, kept), updated.change)
+        _check(Updated(change, change[np.newaxis]), trained, True)
+    w = trained.w + change.reshape(trained.w.shape)
+    return Trained(w, *rebased(deletion, kept), rows, left)
 
 
-def _rebased_exact(
-    settings: RegressionSettings, trace: Trace, kept: ExactBlocks, visits: Visits, updated: Updated
-) -> tuple[Trace, ExactBlocks]:
-    fresh, parts, products = _copied(trace), list(kept.parts), list(kept.products)
-    for block, first, last, own in _moved_blocks(kept.blocks, visits):
-        start = updated.starts[block]
-        here = rebase_block(
-            settings.descent, trace.part(first, last), kept.parts[block], own, start
-        )
-        _put(fresh, first, last, here.trace)
-        if len(own.iteration):
-            parts[block] = here.packed
-            if products:
-                products[block] = _product(settings, here.packed, here.trace.live)
-    return fresh, ExactBlocks(kept.blocks, tuple(parts), tuple(products))
-
-
-def _rebased_averaged(
-    settings: RegressionSettings,
-    trace: Trace,
-    kept: AveragedBlocks,
-    visits: Visits,
-    updated: Updated,
-) -> tuple[Trace, AveragedBlocks]:
-    fresh, parts = _copied(trace), list(kept.parts)
-    for block, first, last, own in _moved_blocks(kept.blocks, visits):
-        start = updated.starts[block]
-        here = rebase_averaged_block(
-            settings.descent, trace.part(first, last), kept.parts[block], own, start
-        )
-        _put(fresh, first, last, here.trace)
-        parts[block] = here.eigen
-    return fresh, AveragedBlocks(kept.blocks, tuple(parts))
-
-
-def _moved_blocks(blocks: Blocks, visits: Visits) -> Iterator[tuple[int, int, int, Visits]]:
-    """Yield (block, its first iteration, one after its last, its visits) from the first visit on."""
-    if not len(visits.iteration):
-        return
-    for block in range(int(visits.iteration[0]) // blocks.length, blocks.count):
-        first, last = blocks.span(block)
-        yield block, first, last, visits.part(first, last)
-
-
-def _copied(trace: Trace) -> Trace:
-    """Return a trace of the same numbers in memory of its own."""
-    return Trace(trace.trajectory.copy(), trace.gradients.copy(), trace.live.copy())
-
-
-def _put(trace: Trace, first: int, last: int, part: Trace) -> None:
-    """Write a block's trace over the iterations first <= t < last."""
-    trace.trajectory[first:last] = part.trajectory
-    trace.gradients[first:last] = part.gradients
-    trace.live[first:last] = part.live
+def _with_frozen(known: Known, deletion: Deletion, kept: Kept) -> Known:
+    """Add what kind ``frozen`` has at t_s."""
+    if not isinstance(kept, FrozenBlocks):
+        return known
+    first = kept.exact.blocks.iterations
+    u = deletion.updated.starts[kept.exact.blocks.count]
+    end = FrozenEnd(deletion.trace.trajectory[first], u, kept.mean, first)
+    return replace(known, frozen=end)

@@ -11,27 +11,29 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import regression_arrays as arrays
-from .clusterers import NotFittedError
+from .clusterer import NotFittedError
 from .design import Design, Moments
 from .estimators import Estimator
 from .losses import Loss, smoothness
 from .regression import (
     AVERAGED,
     BASEL,
+    CLOSED_FORM,
     DEFAULT_BATCH_SIZE,
     DEFAULT_ITERATIONS,
     DEFAULT_L2,
     DELTA,
     EXACT,
+    INFL,
     METHODS,
     NO_PROVENANCE,
-    PRIU,
     SMOOTHNESS_ROWS,
     RegressionSettings,
     batch_slots,
     block_length,
     check_settings,
     provenance_bytes,
+    unusable,
 )
 from .regression_arrays import Rows, Trained
 from .regression_labels import checked_labels
@@ -46,9 +48,9 @@ class RegressionDeletion:
     """What ``delete`` did."""
 
     method: str
-    """``delta``, ``priu`` or ``basel``."""
+    """One of ``regression.METHODS``."""
     kind: str
-    """The provenance: ``exact``, ``averaged`` or ``none``."""
+    """The provenance, one of ``regression.KINDS``."""
     rows: int
     """Rows that left the model."""
     ignored: int
@@ -184,10 +186,14 @@ class Regression(Estimator):
     def delete(self, units: int | Iterable[int], method: str = DELTA) -> RegressionDeletion:
         """Delete all rows of these units: nearly the model of a fit on the other rows.
 
-        method: ``delta`` and ``priu`` (exact provenance only) update the parameters by the
-        provenance, ``basel`` trains again on the rows that are left with the same mini-batches;
-        without provenance ``delta`` does that too, and where an update can't hold. Units that are not in the model are ignored and
-        counted. The rows are overwritten in the model's own memory.
+        method: ``delta`` updates the parameters by the provenance, whatever its kind; ``priu`` is the
+        paper's form of it (kind exact), ``priu-opt`` its closed sums (linear models, or kind frozen),
+        ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
+        ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
+        ``closed-form`` without provenance, and where an update can't hold. Units that are not in the
+        model are ignored and counted. The rows are overwritten in the model's own memory.
+
+        Raises ValueError for a method that the model can't be updated by.
         """
         rows = self._fitted()
         if isinstance(units, str | bytes):
@@ -222,15 +228,21 @@ class Regression(Estimator):
             return arrays.train(settings, state.design, remaining, len(state.trained.w))
         schedule = settings.schedule(1, len(rows.units))
         leaving = rows.leaving(state.design, index)
-        return arrays.delete(settings, schedule, state.trained, leaving, method)
+        hessian = None
+        if method == INFL and self._loss != Loss.LINEAR:
+            hessian = arrays.summed_hessian(self._loss, state.design, rows, state.trained.w)
+        return arrays.delete(settings, schedule, state.trained, leaving, method, hessian)
 
     def _checked_method(self, method: str) -> str:
         kind = self.provenance_
         if method not in METHODS:
             raise ValueError(f"method is {method!r}; it is one of {', '.join(METHODS)}")
-        if method == PRIU and kind != EXACT:
-            raise ValueError(f"method 'priu' needs provenance 'exact'; this model's is {kind!r}")
-        return BASEL if kind == NO_PROVENANCE else method
+        if (reason := unusable(method, self._loss, kind)) is not None:
+            raise ValueError(
+                f"method {method!r} {reason}; this model's is {kind!r}, its loss "
+                f"{self._loss.name.lower()}"
+            )
+        return BASEL if kind == NO_PROVENANCE and method != CLOSED_FORM else method
 
     @property
     def n_iter_(self) -> int:

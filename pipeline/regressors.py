@@ -40,8 +40,10 @@ class LinearRegression(Regression):
         Rows a mini-batch, and how many mini-batches.
     random_state : int or None
         Which rows make which mini-batch; None draws one, kept as ``random_state_``.
-    provenance : "exact", "averaged", "none" or None
-        What is kept for deletions. None: exact up to 1 GiB, else averaged.
+    provenance : "exact", "averaged", "lowrank", "frozen", "none" or None
+        What is kept for deletions: the curvature of every iteration, its mean over each tenth of
+        them, the leading singular vectors of every iteration's, or every iteration's up to 70% of
+        them and one mean after. None: exact up to 1 GiB, else averaged.
     dtype : "float32", "float64" or None
         Of the curvature that is kept; None: float64 for linear models, float32 for the others.
 

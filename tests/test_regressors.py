@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge
 import expunge
 from expunge import LinearRegression, LogisticRegression, SoftmaxRegression
 from expunge.pipeline import regression_arrays, regression_estimator
-from expunge.pipeline.clusterers import NotFittedError
+from expunge.pipeline.clusterer import NotFittedError
 from expunge.pipeline.regression_estimator import Regression
 
 
@@ -262,7 +262,7 @@ def test_a_failed_deletion_leaves_the_model(
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(regression_arrays, "rebase_block", fail)
+    monkeypatch.setattr(regression_arrays, "rebased", fail)
     with pytest.raises(KeyboardInterrupt):
         model.delete(range(10))
     assert model.n_rows_ == N and np.array_equal(parameters(model), before)

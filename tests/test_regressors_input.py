@@ -10,7 +10,7 @@ import pytest
 from regression_problems import MODELS, N, data, fitted, parameters, small
 
 from expunge import LinearRegression, LogisticRegression, SoftmaxRegression
-from expunge.pipeline.clusterers import NotFittedError
+from expunge.pipeline.clusterer import NotFittedError
 from expunge.pipeline.descent import DivergedError
 from expunge.pipeline.regression_estimator import Regression
 
