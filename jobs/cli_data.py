@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..storage.generators import GaussianMixture
 from ..storage.importers import FORMATS
 from .console import Json, Seed, pairs, session, showing, table
 from .importing import GENERATORS, describe_data_set, make_data_set
@@ -15,6 +16,12 @@ data = typer.Typer(no_args_is_help=True, help="Data sets: import, generate, list
 _SHAPE = ("data", "rows", "dropped", "features", "label", "cells", "capacity")
 Cells = Annotated[
     int | None, typer.Option(help="Number of cells, a power of two; by size if unset")
+]
+Copies = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Take all n rows so many times; copy c (from 0) of unit u is unit c n + u."
+    ),
 ]
 
 
@@ -53,6 +60,15 @@ def import_(
     header: Annotated[bool, typer.Option(help="Whether csv files begin with names.")] = True,
     cells: Cells = None,
     drop_invalid: Annotated[bool, typer.Option(help="Skip and count bad lines.")] = False,
+    copies: Copies = 1,
+    random_features: Annotated[
+        int | None,
+        typer.Option(help="Add so many random features, uniform on [0, 1), to each row."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random features.")] = 0,
+    first_column: Annotated[
+        int | None, typer.Option(help="Of svmlight files, 0 or 1; found out if unset.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Import rows; the unit of a row is its subject, or its zero-based number across the files."""
@@ -67,6 +83,10 @@ def import_(
         "header": header,
         "cells": cells,
         "drop_invalid": drop_invalid,
+        "copies": copies,
+        "random_features": random_features,
+        "seed": seed,
+        "first_column": first_column,
     }
     _make(ctx, name, asked, as_json)
 
@@ -79,8 +99,16 @@ def generate(
     rows: Annotated[int, typer.Option(help="Rows to generate.")],
     features: Annotated[int | None, typer.Option(help="Features (gaussian; 25).")] = None,
     clusters: Annotated[int | None, typer.Option(help="Components (gaussian; 5).")] = None,
+    deviation: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Within a component (gaussian; {GaussianMixture.DEVIATION}, apart; "
+            f"{GaussianMixture.OVERLAPPING}: overlapping as in the k-means paper)."
+        ),
+    ] = None,
     seed: Seed = 0,
     cells: Cells = None,
+    copies: Copies = 1,
     as_json: Json = False,
 ) -> None:
     """Generate rows like those of a published data set, or from a mixture of Gaussians."""
@@ -90,8 +118,10 @@ def generate(
         "rows": rows,
         "features": features,
         "clusters": clusters,
+        "deviation": deviation,
         "seed": seed,
         "cells": cells,
+        "copies": copies,
     }
     _make(ctx, name, asked, as_json)
 

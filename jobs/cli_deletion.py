@@ -173,7 +173,7 @@ def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
     ):
         if chosen:
             heads = [name.replace("_", " ") for name in names]
-            shown.append(table(heads, [[m[n] for n in names] for m in chosen]))
+            shown.append(table(heads, [[m.get(n) for n in names] for m in chosen]))
     return shown
 
 

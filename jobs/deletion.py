@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from ..pipeline.regression import DELTA
-from ..storage.cells import fingerprints
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.fence import Fence
 from ..storage.files import metered
@@ -47,7 +46,7 @@ class Target:
 def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA) -> dict[str, Any]:
     """Carry out all queued requests as one job; return its report.
 
-    method: how regression models update, one of ``update_regression.METHODS``.
+    method: how regression models update, one of ``regression.METHODS``.
 
     The set of requests is frozen at the start; late arrivals wait for the next batch.
     """
@@ -257,7 +256,7 @@ def _commit(
             )
             ledger.run_many(
                 "INSERT OR IGNORE INTO erased_rows VALUES (?, ?)",
-                [(name, mark) for mark in fingerprints(rows.removed.x, ledger.salt)],
+                [(name, mark) for mark in rows.fingerprints(ledger.salt)],
             )
             left = int(rows.statistics.live.sum())
             ledger.run("UPDATE data_sets SET rows = ? WHERE name = ?", left, name)

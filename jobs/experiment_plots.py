@@ -20,9 +20,12 @@ from matplotlib.ticker import LogFormatter
 
 from ..storage import files
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#8C564B"),
+)
 """Colours that colour-blind readers can tell apart."""
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPX<>*"
 DOTS_PER_INCH = 120
 COLUMNS = 3
 """Panels side by side, at most."""

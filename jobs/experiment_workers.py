@@ -36,16 +36,24 @@ POLL_SECONDS = 0.5
 
 
 def run_in_processes(
-    work: Callable[[Task], None], tasks: Sequence[Task], workers: int, look: Callable[[], None]
+    work: Callable[[Task], None],
+    tasks: Sequence[Task],
+    workers: int,
+    look: Callable[[], None],
+    fresh: bool = False,
 ) -> None:
     """Run ``work`` on every task in ``workers`` processes of one thread each; ``look`` now and then.
 
+    fresh: whether every task gets a process of its own.
     The processes end with this one, however it ends. The first error of a task is raised, and no
     further task begun. Raises JobError if a process dies.
     """
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare)
+    each = 1 if fresh else None
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=prepare, max_tasks_per_child=each
+    )
     try:
         with _pinned():
             futures = [pool.submit(work, task) for task in tasks]

@@ -9,41 +9,62 @@ from typing import Any
 
 from ..storage import ingest
 from ..storage.cells import check_cells
+from ..storage.copies import CopiedRows
 from ..storage.dataset import DataSet
-from ..storage.generators import CovtypeLike, GaussianMixture, HeartbeatLike, HiggsLike
+from ..storage.generators import (
+    BotnetLike,
+    CovtypeLike,
+    GaussianMixture,
+    HeartbeatLike,
+    HiggsLike,
+)
 from ..storage.importers import open_source
 from ..storage.ingest import Progress
+from ..storage.random_features import WithRandomFeatures
 from ..storage.rows import RowSource
+from ..storage.sparse_ingest import import_sparse
+from ..storage.sparse_rows import SparseSource
 from .errors import UsageError
 from .ledger import now
+from .sparse_importing import SPARSE_GENERATORS, is_sparse, open_sparse
 from .workspace import Workspace
 
 GENERATION = 1
 GAUSSIAN = "gaussian"
 _LIKE_PUBLISHED: dict[str, Callable[[int, int], RowSource]] = {
+    "botnet": BotnetLike,
     "covtype": CovtypeLike,
     "heartbeat": HeartbeatLike,
     "higgs": HiggsLike,
 }
-GENERATORS = (*_LIKE_PUBLISHED, GAUSSIAN)
+GENERATORS = (*_LIKE_PUBLISHED, *SPARSE_GENERATORS, GAUSSIAN)
 """What can be generated: rows like those of published data sets, and a mixture of Gaussians."""
 
 
 def open_generator(
-    like: str, rows: int, features: int | None, clusters: int | None, seed: int
+    like: str,
+    rows: int,
+    features: int | None,
+    clusters: int | None,
+    seed: int,
+    deviation: float | None = None,
 ) -> RowSource:
-    """Return the generator that ``data generate --like`` names, one of GENERATORS."""
+    """Return the generator that ``data generate --like`` names, one of GENERATORS.
+
+    features, clusters and deviation shape the mixture of Gaussians alone; None: as by default.
+    """
     if like == GAUSSIAN:
         return GaussianMixture(
             rows,
             25 if features is None else features,
             5 if clusters is None else clusters,
             seed,
+            GaussianMixture.DEVIATION if deviation is None else deviation,
         )
     if like not in _LIKE_PUBLISHED:
         raise UsageError(f"there is no generator {like!r}; known: {', '.join(GENERATORS)}")
-    if features is not None or clusters is not None:
-        raise UsageError(f"--features and --clusters belong to --like {GAUSSIAN}")
+    if (features, clusters, deviation) != (None, None, None):
+        raise UsageError(f"--features, --clusters and --deviation belong to --like {GAUSSIAN}")
     return _LIKE_PUBLISHED[like](rows, seed)
 
 
@@ -52,9 +73,19 @@ def source_of(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSour
 
     Categories of one-hot columns are found by a first pass, which shows its progress.
     """
+    source = _opened(asked, salt, progress)
+    # A job recorded before there were random features and copies does not say.
+    if asked.get("random_features") is not None:
+        source = WithRandomFeatures(source, asked["random_features"], asked["seed"])
+    return source if asked.get("copies", 1) == 1 else CopiedRows(source, asked["copies"])
+
+
+def _opened(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource:
+    """The rows of the files or generator asked for."""
     if asked["kind"] == "generate":
         options = {k: asked[k] for k in ("like", "rows", "features", "clusters", "seed")}
-        return open_generator(**options)
+        # A job recorded before there was a choice does not say.
+        return open_generator(**options, deviation=asked.get("deviation"))
     missing = [f for f in asked["files"] if not Path(f).exists()]
     if missing:
         raise UsageError(f"{missing[0]}: there is no such file")
@@ -83,7 +114,7 @@ def make_data_set(
     ledger = ws.ledger
     with ws.lock(f"{asked['kind']} of data set {name}"):
         ws.check_name("data set", name)
-        source = source_of(asked, ledger.salt, progress)
+        source = open_sparse(asked) if is_sparse(asked) else source_of(asked, ledger.salt, progress)
         if asked["cells"] is not None:
             check_cells(asked["cells"])
         if job is None:
@@ -94,9 +125,11 @@ def make_data_set(
         subjects = "subject" in source.provenance
         attrs = {"name": name, "generation": GENERATION, "created": now(), "subjects": subjects}
         with ledger.failing(job), ledger.step(job, "import"):
-            done = ingest.import_rows(
-                source, path, ledger.salt, attrs, cells=asked["cells"], progress=progress
-            )
+            cells, salt = asked["cells"], ledger.salt
+            if isinstance(source, SparseSource):
+                done = import_sparse(source, path, salt, attrs, cells=cells, progress=progress)
+            else:
+                done = ingest.import_rows(source, path, salt, attrs, cells=cells, progress=progress)
         data = done.data_set
         summary = {
             "job": job,

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.replay import Removed
-from ..storage.cells import units_by_cell
+from ..storage.cells import fingerprints, units_by_cell
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
+from ..storage.sparse import SparseRows, read_sparse_slots, sparse_fingerprints
 from .fold import Fold, split_cells
 from .memory import check_memory, gather_bytes
 from .train_kmeans import check_live, run_ordinals
@@ -39,6 +40,8 @@ class CellRows:
     """(m,) labels, where the data set has them."""
     statistics: CellStatistics
     """Of the cell without these rows (one row)."""
+    sparse: SparseRows | None = None
+    """The rows of a sparse data set; ``x`` has no feature then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,18 @@ def gather_cells(task: GatherTask) -> list[CellRows]:
         slots = np.flatnonzero(np.isin(units, wanted)).astype(np.int64)
         if not len(slots):
             continue
-        x = task.data_set.read_slots(cell, slots)
+        sparse = None
+        if task.data_set.sparse:
+            sparse = read_sparse_slots(task.data_set, cell, slots)
+            x = np.empty((len(slots), 0), np.float32)
+        else:
+            x = task.data_set.read_slots(cell, slots)
         statistics = task.statistics[cell].without(0, x)
         if statistics is None:
             statistics = measure_cell(task.data_set, cell, without=slots)
         y = task.data_set.read_labels(cell, slots)
         ordinals = run_ordinals(units)[slots]
-        found.append(CellRows(cell, slots, units[slots], ordinals, x, y, statistics))
+        found.append(CellRows(cell, slots, units[slots], ordinals, x, y, statistics, sparse))
     return found
 
 
@@ -81,14 +89,25 @@ class Gathered:
 
     @cached_property
     def removed(self) -> Removed:
-        """The rows as the models take them."""
-        features = self.data_set.features
+        """The rows as the models take them; of a sparse data set without features."""
+        features = 0 if self.data_set.sparse else self.data_set.features
         none = np.empty(0, np.int64)
         return Removed(
             np.concatenate([none, *(p.units for p in self.parts)]),
             np.concatenate([none, *(p.ordinals for p in self.parts)]),
             np.concatenate([np.empty((0, features), np.float32), *(p.x for p in self.parts)]),
         )
+
+    @cached_property
+    def sparse(self) -> SparseRows:
+        """The rows of a sparse data set, in the order of ``removed``."""
+        return SparseRows.joined(p.sparse for p in self.parts if p.sparse is not None)
+
+    def fingerprints(self, salt: bytes) -> list[bytes]:
+        """Return the keyed hash of each row, in the order of ``removed``."""
+        if self.data_set.sparse:
+            return sparse_fingerprints(self.sparse, salt)
+        return fingerprints(self.removed.x, salt)
 
     @cached_property
     def labels(self) -> NDArray[np.float64]:
@@ -114,7 +133,11 @@ class Gathered:
 
 def gather(data_set: DataSet, units: NDArray[np.int64], salt: bytes, fold: Fold) -> Gathered:
     """Read the rows of these units; nothing is written anywhere."""
-    needed = gather_bytes(data_set.capacity, data_set.features, len(units))
+    width = data_set.features
+    if data_set.sparse:
+        # As wide as rows would be that fill a cell.
+        width = 2 * -(-data_set.entries // data_set.capacity)
+    needed = gather_bytes(data_set.capacity, width, len(units))
     check_memory("gathering the rows", needed, fold.memory_limit)
     statistics = data_set.statistics()
     wanted = units_by_cell(units, data_set.cells, salt)

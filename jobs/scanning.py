@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,16 @@ from ..storage.dataset import DataSet
 from ..storage.errors import BadInputError
 from ..storage.importers import open_features
 from ..storage.sentinel import SHORTEST_PATTERN, PatternSet, ScanReport, scan_tree
+from ..storage.sparse import ENTRY_ARRAYS, SparseRows, sparse_fingerprints
 from ..storage.versions import read_version
+from . import divided_models, kmeans_models
 from .errors import UsageError
-from .kmeans_models import ALGORITHMS
+from .sparse_scanning import LiveEntries, read_sparse_rows, short_rows, sparse_patterns
 from .workspace import Workspace
 
-_CHUNK = re.compile(r"c\.(\d+)\.0\.0")
+KMEANS = (*kmeans_models.ALGORITHMS, *divided_models.ALGORITHMS)
+_CHUNK = re.compile(r"c\.(\d+)(?:\.0)+")
+Rows: TypeAlias = NDArray[np.float32] | SparseRows
 
 
 def scan(
@@ -57,15 +61,16 @@ def scan(
     return _summary(ws, report, patterns, readings, skipped)
 
 
-def _read_rows(
-    ws: Workspace, file: Path, names: Sequence[str], format: str
-) -> dict[str, NDArray[np.float32]]:
+def _read_rows(ws: Workspace, file: Path, names: Sequence[str], format: str) -> dict[str, Rows]:
     """The rows of the file as each data set reads them whose columns it has."""
-    readings = {}
+    readings: dict[str, Rows] = {}
     refused = []
     for name in names:
         _, data_set = ws.ledger.open_data_set(name, ws.root)
         try:
+            if data_set.sparse:
+                readings[name] = read_sparse_rows(file, format, data_set)
+                continue
             source = open_features([file], format, data_set.feature_names)
             readings[name] = np.concatenate([b.x for b in source.blocks()])
         except BadInputError as error:
@@ -75,8 +80,18 @@ def _read_rows(
     return readings
 
 
-def _patterns(ws: Workspace, data: str, x: NDArray[np.float32]) -> Iterator[tuple[bytes, int, str]]:
+def _marks(rows: Rows, salt: bytes) -> list[bytes]:
+    """The keyed hash of each row, as the ledger has those of erased ones."""
+    if isinstance(rows, SparseRows):
+        return sparse_fingerprints(rows, salt)
+    return fingerprints(rows, salt)
+
+
+def _patterns(ws: Workspace, data: str, x: Rows) -> Iterator[tuple[bytes, int, str]]:
     """Every row of a data set in every encoding that the program stores."""
+    if isinstance(x, SparseRows):
+        yield from sparse_patterns(x)
+        return
     if x.shape[1] * x.itemsize < SHORTEST_PATTERN:
         raise UsageError(
             f"the rows of data set {data} have {x.shape[1] * x.itemsize} bytes: too few to be told "
@@ -100,7 +115,7 @@ def _scalings(ws: Workspace, data: str) -> Iterator[tuple[str, Scaling]]:
     """The scalings under which a data set's k-means models keep rows in fixed point."""
     query = "SELECT name, algorithm FROM models WHERE data_set = ? ORDER BY name"
     for row in ws.ledger.rows(query, data):
-        if row["algorithm"] not in ALGORITHMS:
+        if row["algorithm"] not in KMEANS:
             continue
         arrays, _ = read_version(ws.root / ws.ledger.model(row["name"])["folder"])
         if np.isfinite(arrays["lower"]).all():
@@ -117,7 +132,7 @@ class _LiveTwins:
     def __init__(
         self,
         ws: Workspace,
-        readings: Iterable[NDArray[np.float32]],
+        readings: Iterable[Rows],
         patterns: Iterable[tuple[bytes, int, str]],
     ) -> None:
         self._twins: set[int] = set()
@@ -125,8 +140,9 @@ class _LiveTwins:
         self._names: dict[Path, str] = {}
         for row in ws.ledger.rows("SELECT name, folder FROM data_sets"):
             data_set = DataSet.open(ws.root / row["folder"])
-            self._sets[data_set.path / "x"] = data_set
-            self._names[data_set.path / "x"] = row["name"]
+            for array in ENTRY_ARRAYS if data_set.sparse else ("x",):
+                self._sets[data_set.path / array] = data_set
+                self._names[data_set.path / array] = row["name"]
         done = ws.ledger.rows("SELECT unit_hash FROM requests WHERE state = 'done'")
         self._done = {row["unit_hash"] for row in done}
         self._salt = ws.ledger.salt
@@ -134,13 +150,14 @@ class _LiveTwins:
         self._erased = {
             key
             for x in readings
-            for key, mark in enumerate(fingerprints(x, ws.ledger.salt))
+            for key, mark in enumerate(_marks(x, ws.ledger.salt))
             if mark in erased
         }
         self._owners: dict[bytes, set[int]] = {}
         for pattern, key, _ in patterns:
             self._owners.setdefault(pattern, set()).add(key)
         self._units: tuple[Path, NDArray[np.int64]] | None = None
+        self._entries = LiveEntries()
 
     @property
     def row_folders(self) -> list[Path]:
@@ -150,7 +167,7 @@ class _LiveTwins:
     @property
     def data_folders(self) -> list[Path]:
         """The data sets' folders; one that is a symbolic link is searched where it leads."""
-        return [path.parent for path in self._sets]
+        return list(dict.fromkeys(path.parent for path in self._sets))
 
     def __call__(self, file: Path, offset: int, length: int) -> bool:
         with file.open("rb") as chunk:
@@ -159,19 +176,29 @@ class _LiveTwins:
         data_set = self._sets.get(file.parent)
         if data_set is None:
             return bool(owners) and owners <= self._twins
-        if not owners <= self._erased or not self._is_live(data_set, file, offset, length):
+        name = _CHUNK.fullmatch(file.name)
+        if not owners <= self._erased or name is None:
             return False
-        self._twins |= owners
+        slots, whole = self._slots(data_set, int(name[1]), offset, length)
+        if not slots or not all(self._is_live(data_set, file, int(name[1]), s) for s in slots):
+            return False
+        # Part of a row that has more may tell nothing of where the rest stands.
+        self._twins |= owners if whole else set()
         return True
 
-    def _is_live(self, data_set: DataSet, file: Path, offset: int, length: int) -> bool:
-        """Whether these bytes are all the features of a live slot, of a unit that was not erased."""
-        name = _CHUNK.fullmatch(file.name)
-        if name is None or length != data_set.row_bytes or offset % length:
-            return False
+    def _slots(self, data_set: DataSet, cell: int, offset: int, length: int) -> tuple[range, bool]:
+        """The slots that have these bytes of a chunk, and whether they are all of one row's."""
+        if data_set.sparse:
+            return self._entries.slots(data_set, cell, offset, length)
+        slot, rest = divmod(offset, data_set.row_bytes)
+        fits = length == data_set.row_bytes and not rest
+        return range(slot, slot + fits), True
+
+    def _is_live(self, data_set: DataSet, file: Path, cell: int, slot: int) -> bool:
+        """Whether a slot is that of a unit that was not erased."""
         if self._units is None or self._units[0] != file:
-            self._units = file, data_set.read_units(int(name[1]))
-        unit = int(self._units[1][offset // length])
+            self._units = file, data_set.read_units(cell)
+        unit = int(self._units[1][slot])
         return unit >= 0 and pseudonym(self._names[file.parent], unit, self._salt) not in self._done
 
 
@@ -179,10 +206,12 @@ def _summary(
     ws: Workspace,
     report: ScanReport,
     patterns: PatternSet,
-    readings: Mapping[str, NDArray[np.float32]],
+    readings: Mapping[str, Rows],
     skipped: list[str],
 ) -> dict[str, Any]:
     """The scan's result as JSON values."""
+    unsearched = {key for key, _ in patterns.undistinctive}
+    unsearched.update(*(short_rows(x) for x in readings.values() if isinstance(x, SparseRows)))
     files = sorted({_shown_path(ws, m.file) for m in report.matches})
     return {
         "data": sorted(readings),
@@ -192,7 +221,7 @@ def _summary(
         "files": files,
         "encodings": sorted({m.encoding for m in report.matches}),
         "live_twins": report.live_twins,
-        "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
+        "not_searchable": sorted(unsearched),
         "skipped": skipped,
         "files_scanned": report.files,
         "bytes_scanned": report.bytes,

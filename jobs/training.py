@@ -11,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..storage.dataset import DataSet
-from . import divided_models, kmeans_models, regression_models
+from . import divided_models, kmeans_models, regression_models, sparse_models
 from .errors import UsageError
 from .fold import Fold
 from .model_family import Family, Training
 from .workspace import Workspace
 
-FAMILIES: tuple[Family, ...] = (kmeans_models, divided_models, regression_models)
+FAMILIES: tuple[Family, ...] = (
+    kmeans_models,
+    divided_models,
+    regression_models,
+    sparse_models,
+)
 ALGORITHMS = tuple(name for family in FAMILIES for name in family.ALGORITHMS)
-SPARSE_ALGORITHMS: tuple[str, ...] = ()
+SPARSE_ALGORITHMS = sparse_models.ALGORITHMS
 """Those for sparse data sets, and for no other."""
 _SHOWN = (
     "name",

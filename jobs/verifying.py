@@ -16,9 +16,10 @@ from ..pipeline.quantized import Record
 from ..pipeline.regression import BASEL
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
-from ..storage.versions import digest, read_version
-from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models
-from .errors import UsageError
+from ..storage.errors import StorageError
+from ..storage.versions import digest, open_version, read_version
+from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models, sparse_models
+from .errors import UsageError, VerifyError
 from .fold import Fold, split_cells
 from .train_divided import StoredLeaves
 from .train_kmeans import StoredPasses, warm_up
@@ -47,6 +48,8 @@ def verify_model(
     fits = RETRAIN if algorithm in _RETRAINS else BASEL
     if against not in (None, fits):
         raise UsageError(f"--against is {against!r}; for a {algorithm} model it is {fits}")
+    if algorithm in sparse_models.ALGORITHMS:
+        return sparse_models.verify_sparse(ws, model, progress)
     if fits == BASEL:
         return verify_against_basel(ws, model, fold, progress)
     found = verify_against_retrain(ws, model, fold, progress)
@@ -122,9 +125,15 @@ def verify_against_retrain(
         again = _RETRAINS[row["algorithm"]](what)
         retrained = again.arrays
         seconds = perf_counter() - started
-        found, _ = read_version(ws.root / row["folder"])
-    model_digest, retrained_digest = again.digest(found), again.digest(retrained)
-    exact = model_digest == retrained_digest == row["digest"]
+        try:
+            found, _ = read_version(ws.root / row["folder"])
+            model_digest, retrained_digest = again.digest(found), again.digest(retrained)
+            exact = model_digest == retrained_digest == row["digest"]
+            if exact:
+                # Arrays that are right are of no use in a version that can't be opened.
+                open_version(ws.root / row["folder"], row["digest"])
+        except StorageError as error:
+            raise VerifyError(str(error)) from error
     return {
         "model": model,
         "against": "retrain",

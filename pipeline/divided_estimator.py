@@ -87,7 +87,6 @@ class DCKMeans(Clusterer):
     ``cluster_centers_``, ``n_rows_`` and ``empty_`` are as of ``KMeans``.
     """
 
-    record_: DividedRecord
     _parameters = (
         "n_clusters",
         "n_leaves",

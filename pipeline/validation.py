@@ -57,8 +57,13 @@ def resolve_settings(
     if max_iter < 0:
         raise ValueError(f"max_iter is {max_iter}; it must not be negative")
     if bounds is not None:
+        if isinstance(bounds, str | bytes) or not isinstance(bounds, Iterable):
+            raise InvalidParameterError(f"bounds are {bounds!r}; give two numbers, the lower first")
+        ends = [real("an end of bounds", end) for end in bounds]
+        if len(ends) != 2:
+            raise ValueError(f"bounds are {bounds!r}; two numbers are needed, the lower first")
         with np.errstate(over="ignore"):
-            lower, upper = (float(np.float32(b)) for b in bounds)
+            lower, upper = (float(np.float32(end)) for end in ends)
         if not (np.isfinite([lower, upper]).all() and lower < upper):
             raise ValueError(f"bounds are {bounds}; two finite numbers are needed, the lower first")
         bounds = lower, upper
@@ -111,6 +116,8 @@ def resolve_divided(
     if branching is None:
         tree = (rule_of_thumb_leaves(rows) if n_leaves is None else n_leaves,)
     else:
+        if isinstance(branching, str | bytes) or not isinstance(branching, Iterable):
+            raise InvalidParameterError(f"branching is {branching!r}; give numbers, e.g. [8, 8]")
         tree = tuple(_power_of_two("a number in branching", width) for width in branching)
     if not tree:
         raise ValueError("branching is empty; give the children of a node at each depth")
@@ -169,6 +176,8 @@ def listed(units: Any) -> NDArray[Any]:
     """One unit, an array or any iterable of units, as an array."""
     if isinstance(units, int | np.integer | np.ndarray):
         return np.atleast_1d(np.asarray(units))
+    if not isinstance(units, Iterable):
+        raise InvalidParameterError(f"units are {units!r}; a whole number or several are needed")
     return np.asarray(list(units))
 
 

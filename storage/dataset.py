@@ -19,6 +19,8 @@ from . import files
 from .errors import CorruptError
 from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, open_group
 
+SPARSE = "sparse"
+"""The attribute ``layout`` of sparse data sets; dense ones have none."""
 STATISTICS = ("minimum", "maximum", "minimum_count", "maximum_count", "live")
 
 
@@ -149,8 +151,18 @@ class DataSet:
         )
 
     @property
+    def sparse(self) -> bool:
+        """Whether the rows are kept as ``storage.sparse`` does; ``x`` is not there then."""
+        return self.attrs.get("layout") == SPARSE
+
+    @property
     def features(self) -> int:
-        return len(self.feature_names)
+        return int(self.attrs["features"]) if self.sparse else len(self.feature_names)
+
+    @property
+    def entries(self) -> int:
+        """Entries that a cell of a sparse data set has room for."""
+        return int(self.attrs["entries"])
 
     @property
     def row_bytes(self) -> int:
@@ -158,7 +170,7 @@ class DataSet:
         return 4 * self.features
 
     def chunk(self, array: str, cell: int) -> Path:
-        """The file of one cell's chunk of ``x``, ``y`` or ``unit``."""
+        """The file of one cell's chunk of an array of rows."""
         return chunk_path(self.path, array, cell, *([0, 0] if array == "x" else [0]))
 
     def read_units(self, cell: int) -> NDArray[np.int64]:
@@ -200,10 +212,13 @@ class DataSet:
         return some.astype(np.float64)
 
     def statistics(self) -> CellStatistics:
-        """Return the extremes of all cells."""
-        specs = data_set_specs(self.cells, self.capacity, self.features, None)
+        """Return the extremes of all cells; of a sparse data set, which keeps none, of no feature."""
+        measured = 0 if self.sparse else self.features
+        specs = data_set_specs(self.cells, self.capacity, measured, None)
         arrays = [np.empty(specs[name].shape, specs[name].dtype) for name in STATISTICS]
         for name, array in zip(STATISTICS, arrays, strict=True):
+            if not array.size:
+                continue
             files.read_into(chunk_path(self.path, name, *([0] * array.ndim)), array)
         return CellStatistics(*arrays)
 
@@ -211,6 +226,8 @@ class DataSet:
         """Overwrite some cells' statistics in place, and sync."""
         for name in STATISTICS:
             array: NDArray[Any] = getattr(rows, name)
+            if not array.size:
+                continue
             path = chunk_path(self.path, name, *([0] * array.ndim))
             width = array.itemsize * (array.shape[1] if array.ndim == 2 else 1)
             files.write_at(path, cells * width, array)

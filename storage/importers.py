@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
+from .cifar10 import IMAGES, Cifar10Source, is_batch
 from .errors import BadInputError
 from .idx import IdxSource, image_columns, images_alone, is_idx, paired
 from .layout import (
@@ -21,8 +22,10 @@ from .layout import (
 )
 from .parquet import ParquetFile, ParquetSource, is_parquet
 from .rows import RowSource
+from .svmlight import SVMLIGHT
 from .tabular import TableFile, TableSource, first_line
 from .tabular_diagnosis import is_number
+from .tabular_incomplete import IncompleteSource
 from .tabular_published import PUBLISHED
 
 CSV = "csv"
@@ -30,10 +33,11 @@ CSV = "csv"
 PARQUET = "parquet"
 """Any table of numbers; the files name the columns."""
 
-
 MNIST = "mnist"
 """Images and their labels in idx files; any size of image will do."""
-FORMATS: tuple[str, ...] = (*PUBLISHED, MNIST, CSV, PARQUET)
+CIFAR10 = "cifar10"
+"""Batches of CIFAR-10's binary version."""
+FORMATS: tuple[str, ...] = (*PUBLISHED, MNIST, CIFAR10, CSV, PARQUET, SVMLIGHT)
 
 _NUMBERED = re.compile("(c[0-9]+)(?:=.*)?", re.DOTALL)
 """A feature of a csv file without header: a column's number, and a category if it is one-hot."""
@@ -65,8 +69,10 @@ def open_source(
     header : whether the first line names the columns (csv); if not, they are c0, c1, ...
     drop_invalid : skip rows that cannot be used and count them, instead of raising. The first
         line must have the right number of columns all the same, as it tells what the file is.
-    subject : name of the column that says which data subject a row belongs to (csv, parquet): an
-        integer or a text, hashed to the row's unit by `subject_units` and kept nowhere else.
+        Rows of postures that lack a feature are skipped and counted in any case.
+    subject : name of the column that says which data subject a row belongs to (csv, parquet, and
+        postures, where it is "User"): an integer or a text, hashed to the row's unit by
+        `subject_units` and kept nowhere else.
     salt : the data set's 16 secret bytes; needed for subjects.
     one_hot : names of columns of categories (csv, parquet), each of which becomes one feature of
         zeros and ones per category, `COLUMN=VALUE`, where the column stood. The files are read
@@ -83,6 +89,11 @@ def open_source(
     provenance = _provenance(files, format, drop_invalid)
     if format == MNIST:
         return _idx_source(files, roles, provenance)
+    if format == CIFAR10:
+        roles = IMAGES.roles(format, roles)
+        layout = training_layout(IMAGES.columns, roles, {})
+        provenance |= _told(roles)
+        return Cifar10Source(files, layout, provenance=provenance, drop_invalid=drop_invalid)
     if format in PUBLISHED:
         roles, header = PUBLISHED[format].roles(format, roles), PUBLISHED[format].header
     provenance |= _told(roles)
@@ -111,10 +122,10 @@ def open_features(
 
     A file whose first line names the features is read by name, whatever its format and the order
     of its columns; other columns are not looked at; so are parquet files and idx files of images,
-    which are known by their content, whatever format is said. Without such a line a text file is
-    read by position: in a published data set's format with or without the label; in the others
-    only for data that had no header (features named c0, c1, ...), where a file of just the features
-    holds them in order and any other one in the columns of those numbers.
+    which are known by their content, whatever format is said, and batches if cifar10 is. Without
+    such a line a text file is read by position: in a published data set's format with or without
+    the label; in the others only for data that had no header (features named c0, c1, ...), where a
+    file of just the features holds them in order and any other one in the columns of those numbers.
 
     A feature `COLUMN=VALUE` that is no column itself is one category of COLUMN. Raises
     BadInputError where features are missing or a value is none of the categories, else as
@@ -136,11 +147,12 @@ def open_features(
         cure = "give images of the size of those trained on"
         layout = features_layout(columns, names, str(files[0]), cure)
         return IdxSource(pairs, layout, provenance=provenance)
-    return TableSource(
-        [_features_file(path, format, names) for path in files],
-        provenance=provenance,
-        drop_invalid=drop_invalid,
-    )
+    if format == CIFAR10 and is_batch(files[0]):
+        cure = f"the features are {listed(IMAGES.unlabelled)}"
+        layout = features_layout(IMAGES.columns, names, str(files[0]), cure)
+        return Cifar10Source(files, layout, provenance=provenance, drop_invalid=drop_invalid)
+    options = _Options(provenance=provenance, drop_invalid=drop_invalid, salt=b"")
+    return _text_source([_features_file(path, format, names) for path in files], format, options)
 
 
 class _Options(TypedDict):
@@ -179,15 +191,27 @@ def _parquet_table(files: Sequence[Path]) -> _Table:
 def _text_table(files: Sequence[Path], format: str, header: bool) -> _Table:
     return _Table(
         _same_columns([(f"{path}, line 1", _text_columns(path, format, header)) for path in files]),
-        lambda layout, options: TableSource(
-            [TableFile(path, layout, header) for path in files], **options
+        lambda layout, options: _text_source(
+            [TableFile(path, layout, header) for path in files], format, options
         ),
     )
+
+
+def _text_source(files: Sequence[TableFile], format: str, options: _Options) -> TableSource:
+    """Text files as rows; formats with gaps have a source that knows them."""
+    gaps = PUBLISHED[format].gaps if format in PUBLISHED else None
+    if gaps is None:
+        return TableSource(files, **options)
+    return IncompleteSource(files, gaps, **options)
 
 
 def _check_format(files: Sequence[Path], format: str) -> None:
     if format not in FORMATS:
         raise BadInputError(f"unknown format {format!r}; the formats are {', '.join(FORMATS)}")
+    if format == SVMLIGHT:
+        raise BadInputError(
+            "svmlight files hold sparse rows, but rows with named columns are needed"
+        )
     if not files:
         raise BadInputError("no file given; name at least one")
 

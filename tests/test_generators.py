@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from expunge.storage.errors import BadInputError
 from expunge.storage.generators import (
+    BotnetLike,
     CovtypeLike,
     GaussianMixture,
     GeneratedRows,
@@ -72,6 +73,7 @@ def sources(rows: int, seed: int) -> list[RowSource]:
         HiggsLike(rows, seed),
         CovtypeLike(rows, seed),
         HeartbeatLike(rows, seed),
+        BotnetLike(rows, seed),
         GaussianMixture(rows, 3, 5, seed),
         GaussianMixture(rows, 2_000, 4, seed),
     ]
@@ -79,7 +81,7 @@ def sources(rows: int, seed: int) -> list[RowSource]:
 
 @pytest.mark.parametrize("short", [1, 7, 2_097, 65_536, 65_537])
 def test_first_rows_do_not_depend_on_the_number_of_rows(short: int) -> None:
-    long = sources(70_000, 3)[:4] + sources(4_200, 3)[4:]
+    long = sources(70_000, 3)[:5] + sources(4_200, 3)[5:]
     for few, many in zip(sources(short, 3), long, strict=True):
         if many.expected_rows is None or many.expected_rows < short:
             continue
@@ -106,6 +108,7 @@ def test_same_parameters_give_the_same_rows_and_other_seeds_others() -> None:
         HiggsLike(140_000, 5),
         CovtypeLike(140_000, 5),
         HeartbeatLike(50_000, 5),
+        BotnetLike(75_000, 5),
         GaussianMixture(9_000, 1_000, 3, 5),
     ],
     ids=lambda s: s.kind,
@@ -153,6 +156,13 @@ def test_provenance_is_enough_to_make_the_rows_again() -> None:
         told = source.provenance
         assert (told["generator"], told["rows"], told["seed"]) == (f"{kind}-like-1", 10, 3)
         assert len(str(told["constants"])) == 16
+    assert BotnetLike(10, 3).provenance == {
+        "generator": "botnet-like-1",
+        "rows": 10,
+        "seed": 3,
+        "numpy": np.__version__,
+    }
+    assert GaussianMixture(10, 4, 2, 3, 0.5).provenance["deviation"] == 0.5
     mixture = GaussianMixture(10, 4, 2, 3).provenance
     assert mixture == {
         "generator": "gaussian-mixture-1",
@@ -167,7 +177,7 @@ def test_provenance_is_enough_to_make_the_rows_again() -> None:
 
 @pytest.mark.parametrize(("rows", "seed", "message"), [(0, 1, "rows is 0"), (5, -1, "seed is -1")])
 def test_rows_like_published_ones_refuse_bad_parameters(rows: int, seed: int, message: str) -> None:
-    for kind in (HiggsLike, CovtypeLike, HeartbeatLike):
+    for kind in (HiggsLike, CovtypeLike, HeartbeatLike, BotnetLike):
         with pytest.raises(BadInputError, match=message):
             kind(rows, seed)
 

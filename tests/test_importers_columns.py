@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -279,7 +280,15 @@ def test_headers_and_arguments_are_checked_before_reading(tmp_path: Path) -> Non
     ]:
         with pytest.raises(BadInputError, match=match):
             open_source(files, format, **options)  # type: ignore[arg-type]  # one option each
-    assert FORMATS == ("higgs", "covtype", "sgemm", "heartbeat", "mnist", "csv", "parquet")
+
+
+def test_every_format_is_named_where_users_look() -> None:
+    assert len(FORMATS) == len(set(FORMATS))
+    with pytest.raises(BadInputError, match=f"the formats are {', '.join(FORMATS)}$"):
+        open_source([Path("x")], "xls")
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    missing = [name for name in FORMATS if not re.search(rf"\b{name}\b", readme)]
+    assert not missing, "say in README.md what these are"
 
 
 def test_numbers_and_nothing_as_column_names(tmp_path: Path) -> None:

@@ -278,6 +278,17 @@ def test_one_flipped_bit_fails_the_verification(cli: Cli, csv_file: Write, tmp_p
     assert "digest" in cli("model", "show", "qk", code=1)
 
 
+@pytest.mark.parametrize("name", ["present/zarr.json", "zarr.json"])
+def test_damaged_metadata_fails_the_verification(
+    cli: Cli, csv_file: Write, tmp_path: Path, name: str
+) -> None:
+    start(cli, csv_file(blobs(200)))
+    folder = next((tmp_path / "ws/models/qk").glob("v*"))
+    file = folder / name
+    file.write_bytes(file.read_bytes().replace(b'"bool"', b'"cool"'))
+    assert "zarr.json" in cli("verify", "qk", "--against", "retrain", *INLINE, code=5)
+
+
 def test_a_flipped_bit_in_a_row_fails_the_verification(
     cli: Cli, csv_file: Write, tmp_path: Path
 ) -> None:

@@ -1,0 +1,159 @@
+"""Logistic models on sparse rows in jobs: implements ``model_family.Family``.
+
+Features are used as they are, without standardisation, which would fill the zeros; the bias is one
+more parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline.regression import BASEL
+from ..pipeline.sparse_survey import decision
+from ..storage.dataset import DataSet
+from ..storage.errors import CorruptError, MissingError
+from ..storage.svmlight import SVMLIGHT
+from ..storage.versions import check_version
+from .errors import JobError, VerifyError
+from .regression_arrays import settings_to_json
+from .regression_store import folder_size
+from .sparse_deletion import forecast, next_version, retrain_recommended
+from .sparse_rows import SparseModelRows
+from .sparse_scanning import read_sparse_rows
+from .sparse_store import SparseModel, open_sparse_model
+from .sparse_training import ALGORITHMS, check, descend, first_version, parse, scores
+from .workspace import Workspace
+
+FACTOR = 10.0
+"""The true distance may be so many times the estimate."""
+ROUNDING = 1e-6
+"""A distance below this share of the parameters' norm is rounding: coefficients are float32."""
+SHOWN = 20
+"""``describe`` tells this many of the largest coefficients."""
+__all__ = [
+    "ALGORITHMS",
+    "check",
+    "describe",
+    "first_version",
+    "forecast",
+    "next_version",
+    "parse",
+    "predict",
+    "predict_file",
+    "verify_sparse",
+]
+
+
+def describe(ws: Workspace, model: str) -> dict[str, Any]:
+    """See ``Family``; columns are numbered as in the files."""
+    row, found = open_sparse_model(ws, model)
+    _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
+    w, first = found.parameters, int(data_set.attrs["first_column"])
+    largest = np.argsort(-np.abs(w[:-1]), kind="stable")[:SHOWN]
+    return {
+        "settings": settings_to_json(found.settings),
+        "empty": found.lineage.rows == 0,
+        "failed": False,
+        "classes": list(found.classes),
+        "largest_coefficients": {str(j + first): float(w[j]) for j in largest.tolist()},
+        "intercepts": [float(w[-1])],
+        "rows_at_fit": found.lineage.rows_at_fit,
+        "share_deleted": found.lineage.share_deleted,
+        "estimate": found.lineage.estimate,
+        "retrain_recommended": retrain_recommended(found.lineage),
+        "bytes": folder_size(found.version.path),
+    }
+
+
+def _usable(ws: Workspace, model: str) -> SparseModel:
+    _, found = open_sparse_model(ws, model)
+    if found.lineage.rows == 0:
+        raise JobError(f"model {model} is empty: all its rows were deleted")
+    return found
+
+
+def _classified(found: SparseModel, scores: NDArray[np.float64]) -> NDArray[Any]:
+    classes: NDArray[Any] = np.array(found.classes)
+    predicted: NDArray[Any] = classes[(scores > 0.0).astype(np.int64)]
+    return predicted
+
+
+def predict(ws: Workspace, model: str, x: NDArray[np.float32]) -> NDArray[Any]:
+    """See ``Family``: the classes of dense rows x (n, features)."""
+    found = _usable(ws, model)
+    return _classified(found, x @ found.parameters[:-1] + found.parameters[-1])
+
+
+def predict_file(
+    ws: Workspace, model: str, file: Path, format: str | None, data_set: DataSet
+) -> list[float]:
+    """Return the class of every row of an svmlight file; BadInputError for another format."""
+    found = _usable(ws, model)
+    x = read_sparse_rows(file, format or SVMLIGHT, data_set)
+    predicted = _classified(found, decision(x.values, x.columns, x.pointers, found.parameters))
+    labels: list[float] = predicted.tolist()
+    return labels
+
+
+def verify_sparse(
+    ws: Workspace, model: str, progress: Callable[[str], None]
+) -> tuple[dict[str, Any], str | None]:
+    """Train anew on the rows that are stored; return the comparison, and what is wrong if anything.
+
+    As ``verify_against_basel``. VerifyError where the model can't be opened.
+    """
+    with ws.lock(f"verification of model {model}"):
+        ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
+        try:
+            row, found = open_sparse_model(ws, model)
+        except (CorruptError, MissingError) as error:
+            raise VerifyError(str(error)) from error
+        _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
+        rows = SparseModelRows(data_set, found.settings, found.classes)
+        fault = None
+        try:
+            progress("reading the model")
+            check_version(found.version)
+        except (CorruptError, MissingError) as error:
+            fault = str(error)
+        intact = fault is None
+        started = perf_counter()
+        w, _ = descend(rows, lambda what: progress(f"BaseL: {what}"))
+        seconds = perf_counter() - started
+        own, basel = scores(rows, found.parameters), scores(rows, w)
+    lineage = found.lineage
+    distance = float(np.linalg.norm(found.parameters - w))
+    sizes = float(np.linalg.norm(found.parameters)), float(np.linalg.norm(w))
+    allowed = FACTOR * lineage.estimate
+    if lineage.estimate:
+        allowed += ROUNDING * sizes[1]
+    if intact and distance > allowed:
+        fault = (
+            f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
+            "estimate; train it again"
+        )
+    dot = float(found.parameters @ w)
+    return {
+        "model": model,
+        "against": BASEL,
+        "method": found.version.attrs["method"],
+        "kind": found.settings.provenance,
+        "distance": distance,
+        "change": lineage.change,
+        "estimate": lineage.estimate,
+        "cosine": dot / (sizes[0] * sizes[1]) if all(sizes) else 1.0,
+        "accuracy_model": own["accuracy"],
+        "accuracy_basel": basel["accuracy"],
+        "majority_rate": basel["majority_rate"],
+        "rows": lineage.rows,
+        "share_deleted": lineage.share_deleted,
+        "basel_seconds": seconds,
+        "basel_diverges": False,
+        "intact": intact,
+    }, fault
