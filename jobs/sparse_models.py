@@ -34,8 +34,6 @@ FACTOR = 10.0
 """The true distance may be so many times the estimate."""
 ROUNDING = 1e-6
 """A distance below this share of the parameters' norm is rounding: coefficients are float32."""
-SHOWN = 20
-"""``describe`` tells this many of the largest coefficients."""
 __all__ = [
     "ALGORITHMS",
     "check",
@@ -51,17 +49,15 @@ __all__ = [
 
 
 def describe(ws: Workspace, model: str) -> dict[str, Any]:
-    """See ``Family``; columns are numbered as in the files."""
-    row, found = open_sparse_model(ws, model)
-    _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
-    w, first = found.parameters, int(data_set.attrs["first_column"])
-    largest = np.argsort(-np.abs(w[:-1]), kind="stable")[:SHOWN]
+    """See ``Family``."""
+    _, found = open_sparse_model(ws, model)
+    w = found.parameters
     return {
         "settings": settings_to_json(found.settings),
         "empty": found.lineage.rows == 0,
         "failed": False,
         "classes": list(found.classes),
-        "largest_coefficients": {str(j + first): float(w[j]) for j in largest.tolist()},
+        "coefficients": [w[:-1].tolist()],
         "intercepts": [float(w[-1])],
         "rows_at_fit": found.lineage.rows_at_fit,
         "share_deleted": found.lineage.share_deleted,

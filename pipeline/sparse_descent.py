@@ -4,7 +4,8 @@
 
 w is kept as scale times v, so that weight decay costs one product an iteration and a step touches the
 columns of its rows alone. What training records is c_i, one number a visit: it gives the gradient
-back, and the curvature |c| (1 - |c|), without w_t.
+back, and the curvature |c| (1 - |c|), without w_t. A step takes c_i as it is recorded, in float32: so
+the record tells the trajectory to the last bit.
 """
 
 from __future__ import annotations
