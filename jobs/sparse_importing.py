@@ -25,7 +25,10 @@ def is_sparse(asked: dict[str, Any]) -> bool:
 
 
 def open_sparse(asked: dict[str, Any]) -> SparseSource:
-    """Open the source that a job asked for; UsageError for options that sparse rows don't have."""
+    """Open the source that a job asked for.
+
+    UsageError for options that sparse rows don't have, and for files that aren't there.
+    """
     what = asked.get("format") or asked["like"]
     unfit = [name for name in _UNFIT if asked.get(name) not in (None, [], ())]
     if asked.get("copies", 1) != 1:
@@ -36,5 +39,8 @@ def open_sparse(asked: dict[str, Any]) -> SparseSource:
     if asked["kind"] == "generate":
         return SPARSE_GENERATORS[asked["like"]](asked["rows"], asked["seed"])
     files = [Path(f) for f in asked["files"]]
+    missing = [f for f in files if not f.exists()]
+    if missing:
+        raise UsageError(f"{missing[0]}: there is no such file")
     first = asked.get("first_column")
     return SvmlightSource(files, first_column=first, drop_invalid=asked["drop_invalid"])

@@ -43,13 +43,14 @@ def read_sparse_rows(file: Path, format: str, data_set: DataSet) -> SparseRows:
 
 def sparse_patterns(rows: SparseRows) -> Iterator[tuple[bytes, int, str]]:
     """Every row in every encoding that the program stores, but for those of ``short_rows``."""
+    short = set(short_rows(rows))
     for key in range(len(rows)):
+        if key in short:
+            continue
         values, columns = rows.row(key)
         parts = {"values": values, "columns": columns}
         for encoding, (part, dtype) in ENCODINGS.items():
-            pattern = np.asarray(parts[part], np.dtype(dtype)).tobytes()
-            if len(pattern) >= SHORTEST_PATTERN:
-                yield pattern, key, encoding
+            yield np.asarray(parts[part], np.dtype(dtype)).tobytes(), key, encoding
 
 
 def short_rows(rows: SparseRows) -> list[int]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
+import xarray as xr
 import zarr
 from support import INLINE, Cli
 
 from expunge.storage.dataset import DataSet
 from expunge.storage.erase import check_erased, erase_slots
 from expunge.storage.errors import CorruptError
-from expunge.storage.rcv1_like import FEATURES, Rcv1Like
+from expunge.storage.ingest import partial_path
+from expunge.storage.rcv1_like import BLOCK_ROWS, FEATURES, Rcv1Like
 from expunge.storage.sparse import SparseRows, read_sparse_cell, read_sparse_slots
 from expunge.storage.sparse_ingest import import_sparse
 
@@ -204,3 +210,141 @@ def test_rows_are_joined_and_taken() -> None:
     taken = rows.take(np.array([31, 2]))
     for one, other in zip(taken.row(0), rows.row(1), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_blocks_are_the_same_whatever_the_total() -> None:
+    few, many = Rcv1Like(BLOCK_ROWS + 20, 4), Rcv1Like(BLOCK_ROWS + 60, 4)
+    last = list(few.blocks())[1]
+    assert last.rows.tolist() == list(range(BLOCK_ROWS, BLOCK_ROWS + 20))
+    for source in (few, many):
+        block = list(source.blocks())[1]
+        rows = block.x.take(np.arange(20))
+        for name in ("values", "columns", "pointers"):
+            np.testing.assert_array_equal(getattr(rows, name), getattr(last.x, name))
+        np.testing.assert_array_equal(block.y[:20], last.y)
+    other = next(Rcv1Like(20, 5).blocks()).x
+    assert other.values.tobytes() != next(Rcv1Like(20, 4).blocks()).x.values.tobytes()
+
+
+def test_xarray_names_the_dimensions(tmp_path: Path) -> None:
+    data = import_sparse(Rcv1Like(40, 1), tmp_path / "d.zarr", SALT, {}).data_set
+    with xr.open_zarr(data.path, consolidated=False) as found:
+        dimensions = {str(name): found[name].dims for name in found}
+        assert int(found["live"].sum()) == 40
+    slots, entries = ("cell", "slot"), ("cell", "entry")
+    assert dimensions == {
+        "data": entries,
+        "indices": entries,
+        "indptr": ("cell", "boundary"),
+        "unit": slots,
+        "y": slots,
+        "live": ("cell",),
+    }
+
+
+@pytest.mark.parametrize("text", ["1\n", "1\n-1\n1\n", "1 5:2\n", "2.5 1:0\n"])
+def test_all_of_few_and_empty_rows_are_deleted(cli: Cli, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "few.svm"
+    path.write_text(text)
+    rows = list(range(text.count("\n")))
+    cli("init", tmp_path / "ws")
+    assert cli("data", "import", "s", path, "--format", "svmlight")["rows"] == len(rows)
+    data = DataSet.open(tmp_path / "ws" / "data" / "s.zarr")
+    assert sorted(stored(data)) == rows
+    cli("forget", "--data", "s", "--unit", ",".join(map(str, [*rows, 0])))
+    assert cli("batch", "run", "--yes", *INLINE)["requests"] == len(rows)
+    assert stored(data) == {} and cli("data", "show", "s")["rows"] == 0
+    for cell in range(data.cells):
+        assert not any(data.chunk("data", cell).read_bytes())
+        assert not any(data.chunk("indices", cell).read_bytes())
+    assert cli("forget", "--data", "s", "--unit", "0")["already_erased"] == 1
+    assert "no unit 9" in cli("forget", "--data", "s", "--unit", "9", code=2)
+    found = cli("scan", "--rows", path, "--data", "s", "--format", "svmlight", code=1)
+    assert found["matches"] == 0 and found["not_searchable"] == rows
+
+
+def test_empty_rows_between_others_shift_nothing(cli: Cli, tmp_path: Path) -> None:
+    lines = ["1", "-1 1:1 2:2 3:3", "1", "-1 3:7 1:5 9:6", "1"] * 30
+    (tmp_path / "a.svm").write_text("\n".join(lines))
+    cli("init", tmp_path / "ws")
+    cli("data", "import", "s", tmp_path / "a.svm", "--format", "svmlight")
+    data = DataSet.open(tmp_path / "ws" / "data" / "s.zarr")
+    before = stored(data)
+    gone = {0, 1, 2, 3, 77}
+    cli("forget", "--data", "s", "--unit", ",".join(map(str, gone)))
+    cli("batch", "run", "--yes", *INLINE)
+    after = stored(data)
+    assert after.keys() == before.keys() - gone
+    for unit, (row, label) in after.items():
+        np.testing.assert_array_equal(row, before[unit][0])
+        assert label == before[unit][1]
+
+
+def test_the_scan_sees_what_is_planted_after_a_deletion(cli: Cli, tmp_path: Path) -> None:
+    x, y = start(cli, tmp_path, 60)
+    rows = write_svmlight(tmp_path / "rows.svm", x, y)
+    cli("forget", "--data", "s", "--unit", ",".join(map(str, range(60))))
+    cli("batch", "run", "--yes", *INLINE)
+    scan = ("scan", "--rows", rows, "--data", "s", "--format", "svmlight")
+    assert cli(*scan)["matches"] == 0
+    values = x[7][x[7] != 0].astype("<f4").tobytes()
+    columns = np.flatnonzero(x[9]).astype("<i8").tobytes()
+    for planted, row, encoding in ((values, 7, "float32 values"), (columns, 9, "int64 columns")):
+        (tmp_path / "ws" / "left.bin").write_bytes(b"abc" + planted)
+        found = cli(*scan, code=5)
+        assert found["rows_found"] == [row] and found["encodings"] == [encoding]
+        assert found["files"] == ["left.bin"]
+
+
+def test_refused_files_leave_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n1 2:x\n")
+    (tmp_path / "none.svm").write_text("# no row\n")
+    cli("init", tmp_path / "ws")
+    asked = ("data", "import", "s", tmp_path / "a.svm", "--format", "svmlight")
+    assert "a.svm, line 2: " in cli(*asked, code=2)
+    empty = cli("data", "import", "s", tmp_path / "none.svm", "--format", "svmlight", code=2)
+    assert "no valid row" in empty
+    gone = cli("data", "import", "s", tmp_path / "gone.svm", "--format", "svmlight", code=2)
+    assert "gone.svm: there is no such file" in gone
+    assert list((tmp_path / "ws" / "data").iterdir()) == []
+    done = cli(*asked, "--drop-invalid", "--first-column", 0)
+    assert (done["rows"], done["dropped"], done["features"]) == (1, 1, 2)
+
+
+def test_a_killed_import_leaves_only_what_the_next_sweeps(tmp_path: Path) -> None:
+    target = tmp_path / "d.zarr"
+    code = f"""
+import os, signal
+from pathlib import Path
+from expunge.storage.rcv1_like import Rcv1Like
+from expunge.storage.sparse_ingest import import_sparse
+def die(what, share):
+    if what == "writing cells":
+        os.kill(os.getpid(), signal.SIGKILL)
+import_sparse(Rcv1Like(300, 1), Path({str(target)!r}), {SALT!r}, {{}}, memory=1, progress=die)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert not target.exists() and any(partial_path(target).iterdir())
+    data = import_sparse(Rcv1Like(300, 1), target, SALT, {}).data_set
+    assert len(stored(data)) == 300
+    assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
+
+
+def test_the_real_sample_reads_back_by_unit(tmp_path: Path, real_data: Path, cli: Cli) -> None:
+    path = real_data / "rcv1_1000.svmlight.gz"
+    if not path.is_file():
+        pytest.skip("the sample of RCV1 is not among the real data sets")
+    cli("init", tmp_path / "ws")
+    cli("data", "import", "s", path, "--format", "svmlight")
+    found = stored(DataSet.open(tmp_path / "ws" / "data" / "s.zarr"))
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    assert len(found) == len(lines) == 1000
+    for unit, line in enumerate(lines):
+        label, *pairs = line.split()
+        row, y = found[unit]
+        expected = np.zeros(len(row), np.float32)
+        for column, value in (pair.split(":") for pair in pairs):
+            expected[int(column) - 1] = np.float32(value)
+        assert y == float(label)
+        np.testing.assert_array_equal(row, expected)
