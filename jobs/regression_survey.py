@@ -111,14 +111,18 @@ def check_classes(loss: Loss, found: Survey, label: str | None) -> tuple[float, 
     return classes
 
 
-def lipschitz(rows: RegressionRows) -> tuple[float, int]:
-    """Return (L, rows it was estimated from): the first cells' training rows, a uniform sample."""
-    mean, count = _mean_gram(rows)
-    return smoothness(rows.settings.loss, mean, rows.settings.l2), count
+def largest_rates(rows: RegressionRows, batch: int) -> tuple[float, float]:
+    """Return 1/L of the objective and of a mini-batch of ``batch`` rows.
+
+    Estimated from the first cells' training rows, a uniform sample.
+    """
+    mean = _mean_gram(rows)
+    loss, l2 = rows.settings.loss, rows.settings.l2
+    return 1.0 / smoothness(loss, mean, l2), 1.0 / smoothness(loss, mean, l2, batch)
 
 
-def _mean_gram(rows: RegressionRows) -> tuple[NDArray[np.float64], int]:
-    """The mean of x x^T over the first cells' training rows, and how many they are."""
+def _mean_gram(rows: RegressionRows) -> NDArray[np.float64]:
+    """The mean of x x^T over the first cells' training rows."""
     total = np.zeros((rows.width, rows.width))
     count = 0
     for cell in range(rows.data_set.cells):
@@ -128,7 +132,7 @@ def _mean_gram(rows: RegressionRows) -> tuple[NDArray[np.float64], int]:
         count += len(x)
         if count >= SMOOTHNESS_ROWS:
             break
-    return total / max(1, count), count
+    return total / max(1, count)
 
 
 def rank_bound(rows: RegressionRows) -> int:
@@ -140,7 +144,7 @@ def rank_bound(rows: RegressionRows) -> int:
     """
     settings = rows.settings
     least = 0.5 * tolerance(settings.descent, settings.iterations)
-    values = np.linalg.eigvalsh(_mean_gram(rows)[0]) * GREATEST[settings.loss]
+    values = np.linalg.eigvalsh(_mean_gram(rows)) * GREATEST[settings.loss]
     directions = max(1, rows.outputs - 1)
     found = min(int(np.sum(values > least)), settings.batch_slots) * directions
     return max(1, min(rows.parameters, found))

@@ -45,7 +45,7 @@ from .regression_survey import (
     Survey,
     check_classes,
     design_of,
-    lipschitz,
+    largest_rates,
     rank_bound,
     scores,
     survey,
@@ -201,8 +201,9 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
     classes = check_classes(loss, found, data.label_name)
     rows = RegressionRows(data, settings, design_of(found), classes)
     check_hessian(settings, rows.parameters)
-    limit = 1.0 / lipschitz(rows)[0]
-    rate = given["learning_rate"] or 0.5 * limit
+    batch = min(given["batch_size"], found.rows)
+    limit, steady = largest_rates(rows, batch)
+    rate = given["learning_rate"] or 0.5 * steady
     settings = replace(
         settings,
         learning_rate=rate,
@@ -210,7 +211,6 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
     )
     rows = replace(rows, settings=settings)
     rank = rank_bound(rows) if given["provenance"] in (LOWRANK, None) else None
-    batch = min(given["batch_size"], found.rows)
     shape = Shape(loss, rows.parameters, given["iterations"], batch, rank)
     memory, disk = asked.get("memory") or MEMORY, asked.get("disk") or free_bytes(data.path) // 2
     plan = plan_provenance(shape, given["provenance"], given["dtype"], memory, disk)

@@ -168,12 +168,13 @@ class Regression(Estimator):
         )
 
     def _rate(self, design: Design, x: NDArray[np.float32]) -> float:
-        """The learning rate given, with a warning above 1/L, or half of 1/L."""
+        """The learning rate given, with a warning above 1/L, or half of a mini-batch's 1/L."""
         count = min(len(x), SMOOTHNESS_ROWS)
         some = design.take(x, np.linspace(0, len(x) - 1, count).astype(np.int64))
-        lipschitz = smoothness(self._loss, some.T @ some / count, self.l2)
+        gram = some.T @ some / count
+        lipschitz = smoothness(self._loss, gram, self.l2)
         if self.learning_rate is None:
-            return 0.5 / lipschitz
+            return 0.5 / smoothness(self._loss, gram, self.l2, min(self.batch_size, len(x)))
         if self.learning_rate > 1.0 / lipschitz:
             warnings.warn(
                 f"learning_rate is {self.learning_rate}, above 1/L = {1.0 / lipschitz:.4g}: "

@@ -33,7 +33,7 @@ class LinearRegression(Regression):
     Parameters
     ----------
     learning_rate : float or None
-        None: half of 1/L, the largest safe step (from at most 20,000 rows).
+        None: half of a mini-batch's 1/L, a safe step (from at most 20,000 rows).
     l2 : float
         Rate of the penalty (l2 / 2) |w|^2 on the standardised features' parameters and the bias.
     batch_size, iterations : int

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from expunge.pipeline import losses
+from expunge.pipeline.descent import DivergedError
 from expunge.pipeline.losses import PIECES, SPAN, Loss, evaluate
 from expunge.pipeline.provenance import add_curvature, curvature
+from expunge.pipeline.regressors import LinearRegression
 from expunge.pipeline.visits import add_curved, add_gradients
 
 WIDTH = 4
@@ -173,3 +175,20 @@ def test_smoothness_bounds_every_hessian(loss: Loss, q: int) -> None:
         top = np.linalg.eigvalsh(total / len(x), UPLO="L")[-1] + 0.25
         # The interpolant's slope is a chord: it exceeds 1/4 nowhere.
         assert top <= limit * (1 + 1e-9)
+
+
+def test_the_default_learning_rate_counts_what_a_mini_batch_adds() -> None:
+    """Of 400 features, 20 rows a mini-batch: half of the objective's 1/L diverges."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2000, 400)).astype(np.float32)
+    y = x[:, 0] + rng.normal(size=2000)
+    kept = {"batch_size": 20, "iterations": 300, "random_state": 1, "provenance": "none"}
+    default = LinearRegression(**kept).fit(x, y)
+    design = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(2000)])
+    gram = design.T @ design / 2000
+    whole = losses.smoothness(Loss.LINEAR, gram, 0.001)
+    mini = losses.smoothness(Loss.LINEAR, gram, 0.001, 20)
+    assert mini - whole == pytest.approx(2.0 * 401 / 20, rel=1e-6)
+    assert default.score(x, y) > 0.1
+    with pytest.raises(DivergedError):
+        LinearRegression(learning_rate=0.5 / whole, **kept).fit(x, y)
