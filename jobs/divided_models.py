@@ -98,8 +98,15 @@ def first_version(training: Training) -> FirstVersion:
         "leaves": settings.n_leaves,
         "leaf_passes": tree.outcome.passes,
         "nodes": tree.nodes,
+        "warnings": _warnings(settings.n_leaves, tree.extent.rows),
     }
     return FirstVersion(path, digest, tree.extent.rows, made, summary)
+
+
+def _warnings(leaves: int, rows: int) -> list[str]:
+    if leaves <= rows:
+        return []
+    return [f"{leaves:,} leaves for {rows:,} rows: most are empty, and each is a task; take fewer"]
 
 
 def _loss(tree: StoredTree, passes: StoredPasses) -> float:

@@ -134,6 +134,13 @@ def test_bad_parameters_are_refused_and_leave_nothing(
     assert not list((tmp_path / "ws" / "models").iterdir())
 
 
+def test_more_leaves_than_rows_get_a_warning(cli: Cli, csv_file: Write) -> None:
+    start(cli, csv_file(blobs(60)), cells=1)
+    assert train(cli, "few", "-p", "n_leaves=32")["warnings"] == []
+    (warning,) = train(cli, "many", "-p", "n_leaves=64")["warnings"]
+    assert warning.startswith("64 leaves for 60 rows: most are empty")
+
+
 def test_no_byte_of_a_deleted_row_stays(cli: Cli, csv_file: Write, tmp_path: Path) -> None:
     """Seeds are kept as they are, and clusters of one row as their sums: until they are deleted."""
     x = np.random.default_rng(3).random((120, 5)).astype(np.float32)
