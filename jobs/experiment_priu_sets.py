@@ -89,7 +89,7 @@ class Setting:
 
 SETS = {
     "sgemm": Setting("sgemm", "linear", 200, 2000, 5e-3, 0.1),
-    "sgemm-extended": Setting("sgemm-extended", "linear", 200, 2000, 5e-3, 0.1, 0.0005),
+    "sgemm-extended": Setting("sgemm-extended", "linear", 200, 2000, 5e-3, 0.1, 0.0008),
     "cov-small": Setting("covtype", "softmax", 200, 10_000, 1e-4, 0.001, 0.01),
     "cov-large-1": Setting("covtype", "softmax", 10_000, 500, 1e-4, 0.001, 0.1),
     "cov-large-2": Setting("covtype", "softmax", 10_000, 3000, 1e-4, 0.001),
