@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from ..pipeline.estimate import Estimate, estimate_distance, sample_size, strata, update_work
 from ..pipeline.forces import Batches
 from ..pipeline.left_out import Course, apart, frozen_error, together, truncation_error
-from ..pipeline.regression import AVERAGED, FROZEN, LOWRANK, NO_PROVENANCE, held_out
+from ..pipeline.projection_error import projection_error
+from ..pipeline.regression import FROZEN, LOWRANK, MEANS, NO_PROVENANCE, PROJECTED
 from ..pipeline.remainders import Rows
 from ..pipeline.update import Updated
 from ..pipeline.visits import Leaving
+from ..storage.chunks import read_items
 from .regression_arrays import RegressionModel, StoredTrace
 from .regression_curvature import StoredLowRank
+from .regression_projected import StoredProjected
 from .regression_rows import RegressionRows, encode
 from .threads import one_blas_thread
 from .update_regression import Outcome
@@ -34,10 +37,13 @@ def estimate_update(
         return _from_optimum(model), 0, perf_counter() - started
     if not len(outcome.when):
         return apart(Estimate(0.0, 0.0, 0.0), outcome.updated), 0, perf_counter() - started
-    averaged = settings.provenance == AVERAGED
+    averaged = settings.provenance in MEANS
     with one_blas_thread():
         blocks = settings.composed
-        work = update_work(blocks, model.parameters.size, outcome.when, averaged)
+        followed = model.parameters.size
+        if settings.provenance == PROJECTED:
+            followed = rows.outputs * settings.rank
+        work = update_work(blocks, followed, outcome.when, averaged)
         count, places = sample_size(work, rows.width, rows.outputs)
         spans = strata(blocks, int(outcome.when[0]) // blocks.length, places, averaged)
         sample = sample_rows(rows, count)
@@ -60,6 +66,9 @@ def estimate_update(
         course = Course(settings.descent, spans, trajectory, by_delta, sample)
         if settings.provenance == LOWRANK:
             found = together(found, _truncation(model, course))
+        if settings.provenance == PROJECTED:
+            basis = StoredProjected(model.version, settings).basis
+            found = together(found, projection_error(course, basis))
         if settings.provenance == FROZEN:
             first = settings.frozen(1).first
             w = _trajectory(model, np.array([first]))[0]
@@ -92,31 +101,31 @@ def _truncation(model: RegressionModel, course: Course) -> Estimate:
 
 
 def sample_rows(rows: RegressionRows, count: int) -> Rows:
-    """Return up to ``count`` live training rows: the first of as few cells as hold so many.
+    """Return up to ``count`` live rows, validating ones too: the first of as few cells as hold so many.
 
-    Rows lie in the order of a keyed hash, so any run of them is a uniform sample. No other row is
-    read.
+    Rows lie in the order of a keyed hash, so any run of them is a uniform sample. Where most of a run's
+    slots are live it is read in one go, with those of leaving rows; no other live row is read.
     """
-    data, settings = rows.data_set, rows.settings
-    design, labels, missing = [], [], count
+    data, parts, missing = rows.data_set, [], count
     for cell in range(data.cells):
-        units = rows.units(cell)
-        live = np.flatnonzero((units >= 0) & ~held_out(units, settings))[:missing]
+        live = np.flatnonzero(rows.units(cell) >= 0)[:missing]
         if len(live):
-            design.append(rows.design.rows(data.read_slots(cell, live)))
-            found = data.read_labels(cell, live)
-            assert found is not None  # A regression is trained on data with labels only.
-            labels.append(encode(settings.loss, rows.classes, found))
+            begin, end = int(live[0]), int(live[-1]) + 1
+            read = np.arange(begin, end) if end - begin <= 2 * len(live) else live
+            labels = data.read_labels(cell, read)
+            assert labels is not None  # A regression is trained on data with labels only.
+            place = np.searchsorted(read, live)
+            design = rows.design.take(data.read_slots(cell, read), place)
+            parts.append(Rows(design, encode(rows.settings.loss, rows.classes, labels[place])))
             missing -= len(live)
         if missing <= 0:
             break
-    return Rows(np.concatenate(design), np.concatenate(labels))
+    return Rows(np.concatenate([p.rows for p in parts]), np.concatenate([p.labels for p in parts]))
 
 
 def _trajectory(model: RegressionModel, iterations: NDArray[np.int64]) -> NDArray[np.float64]:
-    """w_t (S, P) of some iterations."""
+    """w_t (S, P) of some iterations, ascending."""
+    version = model.version
     found = np.empty((len(iterations), model.parameters.size))
-    reader = StoredTrace(model.version)
-    for place, iteration in enumerate(iterations.tolist()):
-        reader.read("trajectory", iteration, found[place : place + 1])
+    read_items(version.path, "trajectory", version.specs["trajectory"], iterations, found)
     return found

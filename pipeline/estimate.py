@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from .averaged import SMEAR
 from .descent import Descent
-from .forces import Batches, Deletion, Strata, averaged_forces, exact_forces
-from .lanczos import STEPS, carried, scattered, smeared
+from .forces import Batches, Deletion, Forces, Strata, averaged_forces, exact_forces, firsts
+from .lanczos import STEPS, carried_by, scattered, smeared
 from .losses import Loss
 from .provenance import Blocks
 from .remainders import Rows, Vectors
@@ -35,7 +35,9 @@ LEAST_STRATA, MOST_STRATA = 8, 32
 GONE_ROWS = 64
 """Of the leaving rows, at most."""
 DECAY_ROWS = 64
-"""Rows of a sample that tell how an error decays."""
+"""Rows of a sample that tell how an error decays, at most."""
+FEW_STEPS = 3
+"""Lanczos steps where updates are as cheap as with averaged curvature."""
 ALIGNMENT = 0.4
 """Supposed cosine of the changes that two deletions make."""
 
@@ -63,25 +65,30 @@ def strata(blocks: Blocks, first: int, count: int, averaged: bool) -> Strata:
     begin = blocks.span(first)[0]
     if averaged:
         parts = max(2, round(count / (blocks.count - first)))
-        ends = [np.linspace(*blocks.span(b), parts + 1)[1:] for b in range(first, blocks.count)]
-        edges = np.concatenate([[begin], *ends])
+        starts = firsts(blocks)[first:]
+        inside = np.arange(1, parts + 1) / parts
+        ends = starts[:-1, np.newaxis] + np.diff(starts)[:, np.newaxis] * inside
+        edges = np.append(begin, ends)
     else:
         left = np.square(np.linspace(1.0, 0.0, count + 1))
         edges = blocks.iterations - (blocks.iterations - begin) * left
-    return Strata(blocks, averaged, np.unique(np.round(edges).astype(np.int64)))
+    return Strata(blocks, averaged, np.unique(np.rint(edges).astype(np.int64)))
 
 
 def update_work(
     blocks: Blocks, parameters: int, visits: NDArray[np.int64], averaged: bool
 ) -> float:
-    """Return an update's floating-point operations, rather too few; visits: (v,) their iterations."""
+    """Return an update's floating-point operations, rather too few.
+
+    visits: (v,) their iterations, ascending.
+    """
     if not len(visits):
         return 0.0
-    touched = np.unique(visits // blocks.length)
-    seen = blocks.count - int(touched[0])
-    products = 2.0 * seen + 6.0 * len(touched) if averaged else float(seen)
+    touched = int(np.count_nonzero(np.diff(np.searchsorted(visits, firsts(blocks)))))
+    seen = blocks.count - int(visits[0]) // blocks.length
+    products = 2.0 * seen + 6.0 * touched if averaged else float(seen)
     if not averaged:
-        products += float(len(touched) * blocks.length)
+        products += float(touched * blocks.length)
     return 2.0 * parameters**2 * products + 6.0 * parameters * len(visits)
 
 
@@ -125,16 +132,19 @@ def estimate_distance(
     forces = (averaged_forces if spans.averaged else exact_forces)(
         Deletion(descent, spans, trajectory, sample, gone, batches), updated
     )
-    path, ahead = _path(descent, sample, forces.ahead)
-    ends = [carried(*path, ahead, spans.lengths, m, forces.jumps) for m in forces.means]
+    kind = int(descent.loss), descent.learning_rate, descent.l2
+    steps = FEW_STEPS if spans.averaged else STEPS
+    one, other = _ends(kind, spans, forces, steps)
     # What both halves agree on is free of sampling noise; below half of that noise nothing is seen.
-    noise = float(np.square(ends[0] - ends[1]).sum()) / 4.0
-    trend = max(noise / 4.0, float(ends[0] @ ends[1]))
-    at = spans.coarse
-    late = (*path, ahead[-1], np.append(spans.edges[0], spans.edges[at + 1]))
-    squares = float(scattered(*late, forces.steps[at], forces.wander[at], forces.cycle))
+    noise = float(np.square(one - other).sum()) / 4.0
+    trend = max(noise / 4.0, float(one @ other))
+    rows, ahead = forces.rows[forces.group[-1]], forces.ahead[-1]
+    at = np.append(spans.edges[0], spans.edges[spans.coarse + 1])
+    late = (*kind, rows[:DECAY_ROWS], ahead[:DECAY_ROWS], at)
+    squares = float(scattered(*late, forces.steps, forces.wander, forces.cycle, steps))
     if spans.averaged and (batches.before - batches.after) * spans.blocks.length >= 2.0:
-        squares += float(smeared(*late, forces.forcing[at], SMEAR, spans.blocks.length // 2))
+        longest = spans.blocks.length // 2
+        squares += float(smeared(*late, forces.forcing, SMEAR, longest, steps))
     # An error beyond the change itself says only that the update failed.
     largest = float(np.linalg.norm(updated.starts[-2:], axis=1).max())
     return Estimate(min(trend**0.5, largest), min(squares**0.5, largest), rounding)
@@ -155,17 +165,23 @@ def accumulated(before: Estimate, new: Estimate) -> Estimate:
     )
 
 
-def _path(
-    descent: Descent, sample: Rows, ahead: NDArray[np.float64]
-) -> tuple[tuple[int, float, float, NDArray[np.float64]], NDArray[np.float64]]:
-    """What a Lanczos step takes, with every so many rows of the sample, and their curvature.
+def _ends(
+    kind: tuple[int, float, float], spans: Strata, forces: Forces, steps: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the error (P,) at the end by either half of the rows looked at.
 
-    How fast an error decays is told by far fewer rows than what it is.
+    How it decays is told by the other half: a few rows' own curvature is the steepest where they
+    drive the error to. Far fewer rows tell that than what the error is.
     """
-    step = max(1, len(sample.rows) // DECAY_ROWS)
-    rows = np.ascontiguousarray(sample.rows[::step])
-    kind = (int(descent.loss), descent.learning_rate, descent.l2, rows)
-    return kind, np.ascontiguousarray(ahead[:, ::step])
+    half, size = forces.rows.shape[1] // 2, forces.rows.shape[1]
+    parts = (half, min(size, half + DECAY_ROWS)), (0, min(half, DECAY_ROWS))
+    lengths = np.diff(spans.edges[spans.legs])
+    path = forces.group, forces.ahead, lengths
+    one, other = (
+        carried_by(*kind, forces.rows, part, *path, means, forces.jumps, steps)
+        for part, means in zip(parts, forces.means, strict=True)
+    )
+    return one, other
 
 
 def _rounding(updated: Updated, trajectory: Vectors, precision: float) -> float:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .losses import dot
 from .remainders import bend
 
 STEPS = 6
-"""Lanczos steps for one function of A times a vector."""
+"""Lanczos steps for one function of A times a vector, at most."""
 LOWEST = -0.9
 """Factors of A below this come from too small a sample: a descent that ended has none below -1."""
 
@@ -29,29 +28,28 @@ def hessian_times(loss, rows, curvature, v):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def lanczos(loss, rows, curvature, z):  # type: ignore[no-untyped-def]
+def lanczos(loss, rows, curvature, z, most):  # type: ignore[no-untyped-def]
     """Return basis (k, P), Ritz values (k,) ascending, and weights W (k, k), for z not zero.
 
-    f(H) z is about |z| (W (f W[0])) @ basis.
+    most: Lanczos steps. f(H) z is about |z| (W (f W[0])) @ basis.
     """
-    basis = np.zeros((STEPS, len(z)))
-    tri = np.zeros((STEPS, STEPS))
-    norm = np.sqrt(dot(z, z))
+    basis = np.zeros((most, len(z)))
+    tri = np.zeros((most, most))
+    norm = np.sqrt(np.dot(z, z))
     size = 0
     v = z
-    while size < STEPS and norm > 1e-10 * tri[0, 0]:
+    while size < most and norm > 1e-10 * tri[0, 0]:
         if size:
             tri[size, size - 1] = norm
             tri[size - 1, size] = norm
         basis[size] = v / norm
         v = hessian_times(loss, rows, curvature, basis[size])
-        tri[size, size] = dot(v, basis[size])
+        tri[size, size] = np.dot(v, basis[size])
         size += 1
-        for j in range(size):
-            overlap = dot(v, basis[j])
-            for i in range(len(v)):
-                v[i] -= overlap * basis[j, i]
-        norm = np.sqrt(dot(v, v))
+        if size < most:
+            known = basis[:size]
+            v -= np.dot(np.dot(known, v), known)
+            norm = np.sqrt(np.dot(v, v))
     values, weights = np.linalg.eigh(tri[:size, :size].copy())
     return basis[:size], values, weights
 
@@ -73,12 +71,12 @@ def _factor(rate, l2, value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def summed(loss, rate, l2, rows, curvature, length, z):  # type: ignore[no-untyped-def]
-    """Return (I + A + ... + A^(length - 1)) z."""
-    norm = np.sqrt(dot(z, z))
+def summed(loss, rate, l2, rows, curvature, length, z, most):  # type: ignore[no-untyped-def]
+    """Return (I + A + ... + A^(length - 1)) z, by so many Lanczos steps at most."""
+    norm = np.sqrt(np.dot(z, z))
     if norm == 0.0:
         return z.copy()
-    basis, values, weights = lanczos(loss, rows, curvature, z)
+    basis, values, weights = lanczos(loss, rows, curvature, z, most)
     inner = np.zeros(len(values))
     for j in range(len(values)):
         sums = geometric(_factor(rate, l2, values[j]), length)
@@ -88,20 +86,33 @@ def summed(loss, rate, l2, rows, curvature, length, z):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def carried(loss, rate, l2, rows, curvature, lengths, means, jumps):  # type: ignore[no-untyped-def]
-    """Return e (P,) after S spans of e <- A e - eta mean at every iteration, e <- e + jump at the end.
+    """Return e (P,) after L spans of e <- A e - eta mean at every iteration, e <- e + jump at the end.
 
-    curvature (S, n, q), lengths (S,) iterations, means and jumps (S, P).
+    rows (n, m), curvature (L, n, q), lengths (L,) iterations, means and jumps (L, P).
+    """
+    group, groups = np.zeros(len(means), np.int64), rows.reshape(1, *rows.shape)
+    whole = 0, len(rows)
+    return carried_by(loss, rate, l2, groups, whole, group, curvature, lengths, means, jumps, STEPS)
+
+
+@njit(cache=True, nogil=True)
+def carried_by(loss, rate, l2, rows, part, group, curvature, lengths, means, jumps, most):  # type: ignore[no-untyped-def]
+    """Return e (P,) as ``carried`` does, by other rows in each span, and so many Lanczos steps at most.
+
+    rows (G, n, m), curvature (L, n, q); a span takes a group (L,), and a part (first, last) of it.
     """
     error = np.zeros(means.shape[1])
+    first, last = part
     for s in range(len(means)):
-        slope = means[s] + l2 * error + hessian_times(loss, rows, curvature[s], error)
-        error += summed(loss, rate, l2, rows, curvature[s], lengths[s], -rate * slope)
+        own, curved = rows[group[s]][first:last], curvature[s][first:last]
+        slope = means[s] + l2 * error + hessian_times(loss, own, curved, error)
+        error += summed(loss, rate, l2, own, curved, lengths[s], -rate * slope, most)
         error += jumps[s]
     return error
 
 
 @njit(cache=True, nogil=True)
-def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle):  # type: ignore[no-untyped-def]
+def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle, most):  # type: ignore[no-untyped-def]
     """Return the mean squared error at the end that a random step at every iteration causes.
 
     edges (S + 1,) iterations; steps (S, P). Steps times a constant add up to zero over ``cycle``
@@ -110,11 +121,11 @@ def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle):  # 
     """
     total = 0.0
     for s in range(len(steps)):
-        size = dot(steps[s], steps[s])
+        size = np.dot(steps[s], steps[s])
         if size == 0.0:
             continue
         length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
-        _, values, weights = lanczos(loss, rows, curvature, steps[s])
+        _, values, weights = lanczos(loss, rows, curvature, steps[s], most)
         for j in range(len(values)):
             a = _factor(rate, l2, values[j])
             memory = min(1.0 / (1.0 - a), cycle)
@@ -126,19 +137,19 @@ def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle):  # 
 
 
 @njit(cache=True, nogil=True)
-def smeared(loss, rate, l2, rows, curvature, edges, steps, reach, most):  # type: ignore[no-untyped-def]
+def smeared(loss, rate, l2, rows, curvature, edges, steps, reach, longest, most):  # type: ignore[no-untyped-def]
     """Return the mean squared error at the end of taking random steps (S, P) too early or too late.
 
-    They move by up to reach / (eta H's largest eigenvalue) iterations, ``most`` at most.
+    They move by up to reach / (eta H's largest eigenvalue) iterations, ``longest`` at most.
     """
     total = 0.0
     for s in range(len(steps)):
-        size = dot(steps[s], steps[s])
+        size = np.dot(steps[s], steps[s])
         if size == 0.0:
             continue
         length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
-        _, values, weights = lanczos(loss, rows, curvature, steps[s])
-        away = min(most, int(min(1e9, reach / max(1e-12, rate * (l2 + values[-1])))))
+        _, values, weights = lanczos(loss, rows, curvature, steps[s], most)
+        away = min(longest, int(min(1e9, reach / max(1e-12, rate * (l2 + values[-1])))))
         for j in range(len(values)):
             a = _factor(rate, l2, values[j])
             kept = (1.0 - a) ** 2 * away * (away + 1) / 3.0

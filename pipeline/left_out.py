@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .descent import Descent
 from .estimate import Estimate
 from .forces import Batches, Strata
-from .lanczos import carried, scattered
+from .lanczos import STEPS, carried, scattered
 from .remainders import Rows, Vectors, terms
 from .truncation import Factor
 from .update import Updated
@@ -101,7 +101,7 @@ def frozen_error(course: Course, first: int, w: NDArray[np.float64], batches: Ba
     steps = factor * sample.signed(own, 0) * late[:, np.newaxis]
     wander = np.stack([course.drift, np.zeros(len(steps))], axis=1)
     path = (*_path(course), course.ahead[-1], spans.edges)
-    square = float(scattered(*path, steps, wander, batches.per_epoch))
+    square = float(scattered(*path, steps, wander, batches.per_epoch, STEPS))
     return _bounded(course, trend, square**0.5)
 
 

@@ -6,14 +6,16 @@ All are coefficients (S, n, q) at S places: c stands for the vector c (x) x.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .losses import PIECES, Loss, both, coefficients, dot
+from .losses import PIECES, Loss, both, dot, softmax
 
 Vectors = NDArray[np.float64]
+SOFTMAX = int(Loss.SOFTMAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,15 @@ class Rows:
         step = max(1, -(-len(self.rows) // count))
         return Rows(np.ascontiguousarray(self.rows[::step]), self.labels[::step])
 
-    def scores(self, w: Vectors) -> NDArray[np.float64]:
-        """Return W x (S, n, q) of the rows under models w (S, P)."""
-        n, m = self.rows.shape
-        products = self.rows @ w.reshape(-1, m).T
-        return np.ascontiguousarray(products.reshape(n, len(w), -1).swapaxes(0, 1))
+    def grouped(self, most: int, least: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the rows (G, n, m) and labels (G, n) as up to ``most`` groups of ``least`` or more.
+
+        All groups have as many rows; up to G - 1 rows are left over.
+        """
+        groups = max(1, min(most, len(self.rows) // least))
+        size = len(self.rows) // groups
+        rows = self.rows[: groups * size].reshape(groups, size, -1)
+        return rows, self.labels[: groups * size].reshape(groups, size)
 
     def mean(self, values: NDArray[np.float64], part: slice = slice(None)) -> Vectors:
         """Return (S, P): the mean of values (S, n, q) (x) x over a part of the rows."""
@@ -45,19 +51,23 @@ class Rows:
 
     def signed(self, values: NDArray[np.float64], seed: int) -> Vectors:
         """Return (S, P): a random vector whose second moment is that of one row's values (x) x."""
-        signs = np.random.default_rng(seed).choice([-1.0, 1.0], len(self.rows))
-        combined: Vectors = self.mean(values * signs[:, np.newaxis]) * len(self.rows) ** 0.5
+        combined: Vectors = self.mean(values * signs(len(self.rows), seed)[:, np.newaxis])
+        combined *= len(self.rows) ** 0.5
         return combined
+
+
+@cache
+def signs(count: int, seed: int) -> NDArray[np.float64]:
+    """Return (count,) random signs, not to be written to."""
+    found = np.random.default_rng(seed).choice([-1.0, 1.0], count)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The terms of some rows at w and w + u, all (S, n, q)."""
 
-    shift: NDArray[np.float64]
-    """U x, where U is u as a matrix (q, m)."""
-    curvature: NDArray[np.float64]
-    """At w."""
     ahead: NDArray[np.float64]
     """The curvature at w + u."""
     bent: NDArray[np.float64]
@@ -68,43 +78,50 @@ class Terms:
 
 def gradients(loss: Loss, w: Vectors, rows: Rows) -> NDArray[np.float64]:
     """Return g_i(w) (S, n, q) of rows under models w (S, P)."""
-    at = rows.scores(w)
-    out = np.empty_like(at)
-    _gradients(int(loss), at, rows.labels, out)
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _gradients(loss, at, labels, out):  # type: ignore[no-untyped-def]
-    for s in range(len(at)):
-        for i in range(len(labels)):
-            coefficients(loss, at[s, i], labels[i], out[s, i])
+    found: NDArray[np.float64] = responses(int(loss), scores(rows.rows, w), rows.labels)[0]
+    return found
 
 
 def terms(loss: Loss, w: Vectors, u: Vectors, rows: Rows) -> Terms:
     """Return the terms of rows at models w (S, P) that move by u (S, P)."""
-    at, shift = rows.scores(w), rows.scores(u)
-    curvature, ahead, bent, second = (np.zeros_like(at) for _ in range(4))
-    _fill(int(loss), at, shift, rows.labels, curvature, ahead, bent, second)
-    return Terms(shift, curvature, ahead, bent, second)
+    at, shift = scores(rows.rows, w), scores(rows.rows, u)
+    c, curvature = responses(int(loss), at, rows.labels)
+    c_ahead, ahead = responses(int(loss), at + shift, rows.labels)
+    bent = np.zeros_like(shift)
+    _bend_all(int(loss), curvature, shift, bent)
+    return Terms(ahead, bent, c_ahead - c + bent)
 
 
 @njit(cache=True, nogil=True)
-def _fill(loss, at, shift, labels, curvature, ahead, bent, second):  # type: ignore[no-untyped-def]
-    q = at.shape[2]
-    here, step, moved, p, c, p_ahead, c_ahead, d = np.zeros((8, q))
+def scores(rows, vectors):  # type: ignore[no-untyped-def]
+    """Return V x (S, n, q) of rows (n, m) under vectors (S, P)."""
+    (n, m), count = rows.shape, len(vectors)
+    q = vectors.shape[1] // m
+    products = np.dot(rows, vectors.reshape(count * q, m).T)
+    out = np.empty((count, n, q))
+    for s in range(count):
+        for i in range(n):
+            for k in range(q):
+                out[s, i, k] = products[i, s * q + k]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def responses(loss, at, labels):  # type: ignore[no-untyped-def]
+    """Return g_i and the curvature, (S, n, q) each, of rows with scores ``at`` (S, n, q)."""
+    gradient, curvature = np.empty_like(at), np.empty_like(at)
     for s in range(len(at)):
         for i in range(len(labels)):
-            for k in range(q):
-                here[k], step[k] = at[s, i, k], shift[s, i, k]
-                moved[k], d[k] = here[k] + step[k], 0.0
-            both(loss, here, labels[i], PIECES, c, p)
-            both(loss, moved, labels[i], PIECES, c_ahead, p_ahead)
-            bend(loss, p, step, 1.0, d)
-            for k in range(q):
-                curvature[s, i, k], ahead[s, i, k] = p[k], p_ahead[k]
-                bent[s, i, k] = d[k]
-                second[s, i, k] = c_ahead[k] - c[k] + d[k]
+            if loss == SOFTMAX:
+                softmax(at[s, i], curvature[s, i])
+            else:
+                both(loss, at[s, i], labels[i], PIECES, gradient[s, i], curvature[s, i])
+    if loss == SOFTMAX:
+        gradient[:] = -curvature
+        for s in range(len(at)):
+            for i in range(len(labels)):
+                gradient[s, i, int(labels[i])] += 1.0
+    return gradient, curvature
 
 
 @njit(cache=True, inline="always")
@@ -115,23 +132,21 @@ def bend(loss, curvature, scores, factor, out):  # type: ignore[no-untyped-def]
         out[k] += factor * curvature[k] * (scores[k] - mean)
 
 
-def block_means(
-    loss: Loss, found: Terms, block: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return (S, n, q): the mean of H_i over a place's block, times the place's own u.
-
-    block: (S,) ascending. lengths: (S,) the iterations that a place stands for.
-    """
-    out = np.zeros_like(found.bent)
-    _block_means(int(loss), found.curvature, found.shift, block, lengths, out)
-    return out
+@njit(cache=True, nogil=True)
+def _bend_all(loss, curvature, shift, out):  # type: ignore[no-untyped-def]
+    for s in range(len(out)):
+        for i in range(out.shape[1]):
+            bend(loss, curvature[s, i], shift[s, i], 1.0, out[s, i])
 
 
 @njit(cache=True, nogil=True)
-def _block_means(loss, curvature, shift, block, lengths, out):  # type: ignore[no-untyped-def]
-    for s in range(len(block)):
-        first, last = np.searchsorted(block, block[s]), np.searchsorted(block, block[s] + 1)
-        total = lengths[first:last].sum()
-        for j in range(first, last):
-            for i in range(curvature.shape[1]):
-                bend(loss, curvature[j, i], shift[s, i], lengths[j] / total, out[s, i])
+def bent_by_mean(loss, curvature, weights, shift):  # type: ignore[no-untyped-def]
+    """Return (n, q): rows' mean Hessians over k places, times vectors with scores ``shift`` (n, q).
+
+    curvature (k, n, q), weights (k,) that add up to one.
+    """
+    out = np.zeros(shift.shape)
+    for j in range(len(weights)):
+        for i in range(len(shift)):
+            bend(loss, curvature[j, i], shift[i], weights[j], out[i])
+    return out

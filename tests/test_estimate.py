@@ -375,7 +375,7 @@ def test_lanczos_steps_sum_powers_of_the_step(loss: Loss) -> None:
         np.testing.assert_allclose(hessian, (x.T * curved[:, 0]) @ x / 50, atol=1e-14)
     step = (1.0 - rate * l2) * np.eye(size) - rate * hessian
     expected = sum(np.linalg.matrix_power(step, k) @ z for k in range(length))
-    found = summed(int(loss), rate, l2, x, curved, float(length), z)
+    found = summed(int(loss), rate, l2, x, curved, float(length), z, STEPS)
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
