@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,17 +183,11 @@ def priu_single(
     """
     if random and dirty_scale is not None:
         raise UsageError("--random rows are not rescaled: leave out --dirty-scale")
-    settings = RegressionSettings(
-        rows=None if full else rows,
-        seed=seed,
-        repeats=repeats,
-        kinds=chosen_names("--kinds", kinds, PROVENANCE),
-        methods=chosen_names("--methods", methods, UPDATES),
-        memory=_bytes("--memory", memory),
-        disk=_bytes("--disk", disk),
-        generate=generate,
-        dirty_scale=10.0 if dirty_scale is None else dirty_scale,
+    settings = _settings(
+        None if full else rows, generate, kinds, methods, repeats, memory, disk, seed
     )
+    if dirty_scale is not None:
+        settings = replace(settings, dirty_scale=dirty_scale)
     asked = RegressionAsked(
         data_dir,
         chosen_table2(sets),
@@ -236,8 +231,30 @@ def priu_repeated(
     Figure 4 of PrIU. Each subset is deleted from what the last one left, the provenance rebased in
     between. Killed runs go on with the sets that are not finished.
     """
-    settings = RegressionSettings(
-        rows=None if full else rows,
+    settings = _settings(
+        None if full else rows, generate, kinds, methods, repeats, memory, disk, seed
+    )
+    settings = replace(settings, rate=rate, subsets=subsets)
+    asked = RegressionAsked(data_dir, chosen_table2(sets), chosen_presets(preset), keep=keep)
+    from .experiment_priu_run import run_repeated
+
+    folds = partial(open_fold, cluster=cluster, workers=workers, memory_limit=memory_limit)
+    _regressions(ctx, REPEATED, partial(run_repeated, out, settings, asked, folds), as_json)
+
+
+def _settings(
+    rows: int | None,
+    generate: bool,
+    kinds: str | None,
+    methods: str | None,
+    repeats: int,
+    memory: str | None,
+    disk: str | None,
+    seed: int,
+) -> RegressionSettings:
+    """The options that both experiments with regressions have, read; UsageError for bad ones."""
+    return RegressionSettings(
+        rows=rows,
         seed=seed,
         repeats=repeats,
         kinds=chosen_names("--kinds", kinds, PROVENANCE),
@@ -245,14 +262,7 @@ def priu_repeated(
         memory=_bytes("--memory", memory),
         disk=_bytes("--disk", disk),
         generate=generate,
-        rate=rate,
-        subsets=subsets,
     )
-    asked = RegressionAsked(data_dir, chosen_table2(sets), chosen_presets(preset), keep=keep)
-    from .experiment_priu_run import run_repeated
-
-    folds = partial(open_fold, cluster=cluster, workers=workers, memory_limit=memory_limit)
-    _regressions(ctx, REPEATED, partial(run_repeated, out, settings, asked, folds), as_json)
 
 
 def _bytes(option: str, text: str | None) -> int | None:

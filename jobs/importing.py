@@ -24,6 +24,7 @@ from ..storage.random_features import WithRandomFeatures
 from ..storage.rows import RowSource
 from ..storage.sparse_ingest import import_sparse
 from ..storage.sparse_rows import SparseSource
+from ..storage.svmlight import SVMLIGHT
 from .errors import UsageError
 from .ledger import now
 from .sparse_importing import SPARSE_GENERATORS, is_sparse, open_sparse
@@ -89,6 +90,12 @@ def _opened(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource
     missing = [f for f in asked["files"] if not Path(f).exists()]
     if missing:
         raise UsageError(f"{missing[0]}: there is no such file")
+    # A job recorded before there were sparse rows does not say.
+    if asked.get("first_column") is not None:
+        raise UsageError(
+            f"--first-column: not for {asked['format']} files, whose columns have names or places; "
+            f"only {SVMLIGHT} files number theirs"
+        )
     return open_source(
         [Path(f) for f in asked["files"]],
         asked["format"],

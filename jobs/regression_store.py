@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..pipeline.regression import RegressionSettings
 from ..storage.chunks import Index, write_chunk
 from ..storage.schema import ArraySpec
-from ..storage.versions import open_version, seal_version
+from ..storage.versions import Version, open_version, seal_version
 from .regression_arrays import (
     Digests,
     Lineage,
@@ -37,6 +37,7 @@ def version_attrs(
     parent: str | None = None,
     method: str = "fit",
 ) -> dict[str, Any]:
+    """Return a version's attributes; data_row: the data set's in the ledger."""
     return {
         "model": model,
         "version": number,
@@ -69,11 +70,17 @@ def seal(
 
 
 def folder_size(path: Path) -> int:
+    """Return the bytes of all files below a folder."""
     return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+
+
+def open_stored(ws: Workspace, name: str) -> tuple[dict[str, Any], Version]:
+    """Return a model's ledger row and its version, opened."""
+    row = ws.ledger.model(name)
+    return row, open_version(ws.root / row["folder"], row["digest"])
 
 
 def open_model(ws: Workspace, name: str) -> tuple[dict[str, Any], RegressionModel]:
     """Return a model's ledger row and the opened model, its small arrays checked."""
-    row = ws.ledger.model(name)
-    version = open_version(ws.root / row["folder"], row["digest"])
+    row, version = open_stored(ws, name)
     return row, read_model(version, settings_from_json(row["settings"]))

@@ -26,7 +26,13 @@ from ..storage.sparse import ENTRY_ARRAYS, SparseRows, sparse_fingerprints
 from ..storage.versions import read_version
 from . import divided_models, kmeans_models
 from .errors import UsageError
-from .sparse_scanning import LiveEntries, read_sparse_rows, short_rows, sparse_patterns
+from .sparse_scanning import (
+    LiveEntries,
+    read_sparse_rows,
+    short_rows,
+    shown_short,
+    sparse_patterns,
+)
 from .workspace import Workspace
 
 KMEANS = (*kmeans_models.ALGORITHMS, *divided_models.ALGORITHMS)
@@ -210,8 +216,8 @@ def _summary(
     skipped: list[str],
 ) -> dict[str, Any]:
     """The scan's result as JSON values."""
-    unsearched = {key for key, _ in patterns.undistinctive}
-    unsearched.update(*(short_rows(x) for x in readings.values() if isinstance(x, SparseRows)))
+    sparse = [x for x in readings.values() if isinstance(x, SparseRows)]
+    short = sorted(set().union(*map(short_rows, sparse)))
     files = sorted({_shown_path(ws, m.file) for m in report.matches})
     return {
         "data": sorted(readings),
@@ -221,8 +227,9 @@ def _summary(
         "files": files,
         "encodings": sorted({m.encoding for m in report.matches}),
         "live_twins": report.live_twins,
-        "not_searchable": sorted(unsearched),
-        "skipped": skipped,
+        "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
+        "too_short": short,
+        "skipped": [*shown_short(len(short)), *skipped],
         "files_scanned": report.files,
         "bytes_scanned": report.bytes,
     }

@@ -19,12 +19,12 @@ from .errors import UsageError
 from .model_family import Change, NextVersion
 from .plan import Gathered
 from .regression_arrays import settings_from_json
+from .regression_store import version_attrs
 from .sparse_rows import SparseModelRows
 from .sparse_store import (
     Contents,
     SparseLineage,
     SparseModel,
-    about_version,
     open_sparse_model,
     write_sparse_version,
 )
@@ -113,9 +113,11 @@ def next_version(change: Change) -> NextVersion:
     number = row["version"] + 1
     path = change.ws.new_version_path(change.model, number)
     parent, method = Path(row["folder"]).name, made.told["method"]
-    about = about_version(change.model, number, row["algorithm"], change.data_row, parent, method)
+    attrs = version_attrs(
+        change.model, number, row["algorithm"], model.settings, change.data_row, parent, method
+    )
     writing = perf_counter()
-    digest = write_sparse_version(path, work.after, made.contents, change.fence, about)
+    digest = write_sparse_version(path, work.after, made.contents, change.fence, attrs)
     lineage = made.contents.lineage
     report = {
         "model": change.model,
@@ -170,7 +172,6 @@ def _updated(work: _Work) -> _Made:
     """Update if that holds, else retrain; the coefficients come with the update, ready for the next."""
     change, model, before = work.change, work.model, work.before
     change.progress(f"update {change.model}")
-    before.hold()
     started = perf_counter()
     stays = ~before.training | work.after.training
     found, coefficients = update_stored_sparse(model, before, stays, change.method)
@@ -186,7 +187,7 @@ def _updated(work: _Work) -> _Made:
         change=lineage.change + size,
     )
     contents = Contents(model.parameters + found.change, lineage, coefficients)
-    reason = f"{work.gone} training rows left"
+    reason = f"{work.gone} training row{' was' if work.gone == 1 else 's were'} deleted"
     told = _told("updated", change.method, reason, size, seconds)
     return _Made(contents, {**told, "passes": found.readings, "exactness": _exactness(False)})
 
@@ -206,7 +207,7 @@ def _retrained(work: _Work, reason: str) -> _Made:
 
 
 def _told(action: str, method: str, reason: str, size: float, seconds: float) -> dict[str, Any]:
-    """What every deletion reports; the rebase is part of the update."""
+    """What every deletion reports; reading the rows and the rebase are parts of the update."""
     return {
         "action": action,
         "method": method,

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.regression import BASEL
 from ..pipeline.sparse_survey import decision
 from ..storage.dataset import DataSet
-from ..storage.errors import CorruptError, MissingError
 from ..storage.svmlight import SVMLIGHT
-from ..storage.versions import check_version
-from .errors import JobError, VerifyError
+from .errors import JobError
 from .regression_arrays import settings_to_json
 from .regression_store import folder_size
 from .sparse_deletion import forecast, next_version, retrain_recommended
@@ -28,10 +25,9 @@ from .sparse_rows import SparseModelRows
 from .sparse_scanning import read_sparse_rows
 from .sparse_store import SparseModel, open_sparse_model
 from .sparse_training import ALGORITHMS, check, descend, first_version, parse, scores
+from .verifying_regression import FACTOR, comparison, distance_to, open_verified, too_far
 from .workspace import Workspace
 
-FACTOR = 10.0
-"""The true distance may be so many times the estimate."""
 ROUNDING = 1e-6
 """A distance below this share of the parameters' norm is rounding: coefficients are float32."""
 __all__ = [
@@ -102,54 +98,28 @@ def verify_sparse(
 ) -> tuple[dict[str, Any], str | None]:
     """Train anew on the rows that are stored; return the comparison, and what is wrong if anything.
 
-    As ``verify_against_basel``. VerifyError where the model can't be opened.
+    As ``verify_against_basel``.
     """
     with ws.lock(f"verification of model {model}"):
-        ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
-        try:
-            row, found = open_sparse_model(ws, model)
-        except (CorruptError, MissingError) as error:
-            raise VerifyError(str(error)) from error
-        _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
-        rows = SparseModelRows(data_set, found.settings, found.classes)
-        fault = None
-        try:
-            progress("reading the model")
-            check_version(found.version)
-        except (CorruptError, MissingError) as error:
-            fault = str(error)
-        intact = fault is None
+        opened = open_verified(ws, model, open_sparse_model, progress)
+        found, fault = opened.found, opened.fault
+        rows = SparseModelRows(opened.data_set, found.settings, found.classes)
         started = perf_counter()
         w, _ = descend(rows, lambda what: progress(f"BaseL: {what}"))
         seconds = perf_counter() - started
         own, basel = scores(rows, found.parameters), scores(rows, w)
-    lineage = found.lineage
-    distance = float(np.linalg.norm(found.parameters - w))
-    sizes = float(np.linalg.norm(found.parameters)), float(np.linalg.norm(w))
-    allowed = FACTOR * lineage.estimate
-    if lineage.estimate:
-        allowed += ROUNDING * sizes[1]
-    if intact and distance > allowed:
-        fault = (
-            f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
-            "estimate; train it again"
-        )
-    dot = float(found.parameters @ w)
+    estimate = found.lineage.estimate
+    allowed = FACTOR * estimate
+    if estimate:
+        allowed += ROUNDING * float(np.linalg.norm(w))
+    if fault is None:
+        fault = too_far(model, distance_to(found, w), allowed)
     return {
-        "model": model,
-        "against": BASEL,
-        "method": found.version.attrs["method"],
-        "kind": found.settings.provenance,
-        "distance": distance,
-        "change": lineage.change,
-        "estimate": lineage.estimate,
-        "cosine": dot / (sizes[0] * sizes[1]) if all(sizes) else 1.0,
+        **comparison(model, found, w, estimate),
         "accuracy_model": own["accuracy"],
         "accuracy_basel": basel["accuracy"],
         "majority_rate": basel["majority_rate"],
-        "rows": lineage.rows,
-        "share_deleted": lineage.share_deleted,
         "basel_seconds": seconds,
         "basel_diverges": False,
-        "intact": intact,
+        "intact": opened.fault is None,
     }, fault

@@ -15,6 +15,8 @@ from ..storage.sentinel import SHORTEST_PATTERN
 from ..storage.sparse import SparseRows, read_pointers
 from ..storage.svmlight import SVMLIGHT, SvmlightSource
 
+ENTRY_PART = 4
+"""Bytes of an entry's value, and of its column."""
 ENCODINGS: dict[str, tuple[str, np.dtype[Any]]] = {
     "float32 values": ("values", np.dtype("<f4")),
     "float64 values": ("values", np.dtype("<f8")),
@@ -55,7 +57,16 @@ def sparse_patterns(rows: SparseRows) -> Iterator[tuple[bytes, int, str]]:
 
 def short_rows(rows: SparseRows) -> list[int]:
     """Return the rows of too few entries for a search by values and columns."""
-    return np.flatnonzero(rows.lengths * 4 < SHORTEST_PATTERN).tolist()
+    return np.flatnonzero(rows.lengths * ENTRY_PART < SHORTEST_PATTERN).tolist()
+
+
+def shown_short(count: int) -> list[str]:
+    """Return what is said of so many rows of too few entries, if there are any."""
+    if not count:
+        return []
+    rows = "1 row" if count == 1 else f"{count} rows"
+    least = -(-SHORTEST_PATTERN // ENTRY_PART)
+    return [f"{rows} of fewer than {least} entries, too few to be told from other bytes"]
 
 
 class LiveEntries:
@@ -71,12 +82,12 @@ class LiveEntries:
             self._pointers = read_pointers(data_set, cell)
             self._last = data_set.path, cell
         pointers = self._pointers
-        if offset + length > 4 * pointers[-1]:
+        if offset + length > ENTRY_PART * pointers[-1]:
             return range(0), False
-        first = int(np.searchsorted(pointers, offset // 4, side="right")) - 1
-        last = int(np.searchsorted(pointers, (offset + length - 1) // 4, side="right"))
+        first = int(np.searchsorted(pointers, offset // ENTRY_PART, side="right")) - 1
+        last = int(np.searchsorted(pointers, (offset + length - 1) // ENTRY_PART, side="right"))
         whole = last == first + 1 and [offset, offset + length] == [
-            4 * int(pointers[first]),
-            4 * int(pointers[last]),
+            ENTRY_PART * int(pointers[first]),
+            ENTRY_PART * int(pointers[last]),
         ]
         return range(first, last), whole

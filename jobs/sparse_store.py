@@ -20,8 +20,9 @@ from ..pipeline.regression import NO_PROVENANCE, RegressionSettings
 from ..storage.chunks import Index, write_chunk
 from ..storage.fence import Fence
 from ..storage.schema import ArraySpec, whole
-from ..storage.versions import NamedArray, Version, create_version, open_version, seal_version
-from .regression_arrays import settings_from_json, settings_to_json
+from ..storage.versions import NamedArray, Version, create_version, seal_version
+from .regression_arrays import settings_from_json
+from .regression_store import open_stored
 from .sparse_rows import SparseModelRows
 from .workspace import Workspace
 
@@ -72,8 +73,7 @@ def coefficient_bytes(epochs: int, slots: int) -> int:
 
 def open_sparse_model(ws: Workspace, name: str) -> tuple[dict[str, Any], SparseModel]:
     """Return a model's ledger row and the opened model, its small arrays checked."""
-    row = ws.ledger.model(name)
-    version = open_version(ws.root / row["folder"], row["digest"])
+    row, version = open_stored(ws, name)
     rows, distance = version.read("rows").tolist(), version.read("distance").tolist()
     model = SparseModel(
         version,
@@ -96,12 +96,9 @@ class Contents:
 
 
 def write_sparse_version(
-    path: Path, rows: SparseModelRows, contents: Contents, fence: Fence, about: Mapping[str, Any]
+    path: Path, rows: SparseModelRows, contents: Contents, fence: Fence, attrs: Mapping[str, Any]
 ) -> str:
-    """Write a whole version and seal it; return its digest.
-
-    about: attributes beside the settings.
-    """
+    """Write a whole version and seal it; return its digest."""
     small = _small_arrays(rows.classes, contents)
     specs = {name: whole(a.dims, a.values) for name, a in small.items()}
     if rows.settings.provenance != NO_PROVENANCE:
@@ -109,7 +106,7 @@ def write_sparse_version(
         shape = (rows.epochs, cells, capacity)
         dims, f4 = ("epoch", "cell", "slot"), np.dtype("<f4")
         specs[_ARRAY] = ArraySpec(dims, shape, f4, (1, cells, capacity))
-    create_version(path, specs, {**about, "settings": settings_to_json(rows.settings)})
+    create_version(path, specs, attrs)
     digests: dict[str, dict[Index, str]] = {name: {} for name in specs}
     for name, array in small.items():
         index = (0,) * array.values.ndim
@@ -132,24 +129,4 @@ def _small_arrays(classes: tuple[float, ...], contents: Contents) -> dict[str, N
         "classes": NamedArray(("class",), np.array(classes)),
         "rows": NamedArray(("when",), np.array([lineage.rows_at_fit, lineage.rows], np.int64)),
         "distance": NamedArray(("part",), np.array([lineage.estimate, lineage.change])),
-    }
-
-
-def about_version(
-    model: str,
-    number: int,
-    algorithm: str,
-    data_row: Mapping[str, Any],
-    parent: str | None = None,
-    method: str = "fit",
-) -> dict[str, Any]:
-    """Return a version's attributes beside its settings."""
-    return {
-        "model": model,
-        "version": number,
-        "algorithm": algorithm,
-        "data_set": data_row["name"],
-        "generation": data_row["generation"],
-        "parent": parent,
-        "method": method,
     }

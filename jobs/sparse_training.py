@@ -28,13 +28,12 @@ from .errors import JobError, UsageError
 from .kmeans_models import parse_values
 from .model_family import FirstVersion, Progress, Training
 from .regression_arrays import settings_to_json
-from .regression_store import folder_size
+from .regression_store import folder_size, version_attrs
 from .sparse_rows import SparseModelRows, sparse_window_cells
 from .sparse_store import (
     COEFFICIENTS,
     Contents,
     SparseLineage,
-    about_version,
     coefficient_bytes,
     write_sparse_version,
 )
@@ -102,9 +101,9 @@ def first_version(training: Training) -> FirstVersion:
     count = int(rows.training.sum())
     contents = Contents(w, SparseLineage(count, count), coefficients if kept else {})
     path = training.ws.new_version_path(training.model, 1)
-    about = about_version(training.model, 1, training.asked["algorithm"], training.data_row)
-    digest = write_sparse_version(path, rows, contents, training.fence, about)
-    settings = rows.settings
+    settings, algorithm = rows.settings, training.asked["algorithm"]
+    attrs = version_attrs(training.model, 1, algorithm, settings, training.data_row)
+    digest = write_sparse_version(path, rows, contents, training.fence, attrs)
     summary: dict[str, Any] = {
         "iterations": settings.iterations,
         "parameters": len(w),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..pipeline.losses import Loss
-from ..pipeline.regression import BASEL
+from ..pipeline.regression import BASEL, RegressionSettings
+from ..storage.dataset import DataSet
 from ..storage.errors import CorruptError, MissingError
-from ..storage.versions import check_version
+from ..storage.versions import Version, check_version
 from .errors import DivergenceError, VerifyError
 from .fold import Fold
 from .regression_rows import RegressionRows
@@ -25,10 +28,111 @@ FACTOR = 10.0
 """The true distance may be so many times the estimate."""
 ROUNDING = 1e-12
 """A distance below this share of the parameters' norm is rounding."""
+Progress = Callable[[str], None]
+
+
+class StoredLineage(Protocol):
+    """What has happened to a model since its first fit."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def change(self) -> float: ...
+
+    @property
+    def share_deleted(self) -> float: ...
+
+
+class StoredModel(Protocol):
+    """A regression model, opened: on dense rows or on sparse ones."""
+
+    @property
+    def version(self) -> Version: ...
+
+    @property
+    def settings(self) -> RegressionSettings: ...
+
+    @property
+    def parameters(self) -> NDArray[np.float64]: ...
+
+    @property
+    def lineage(self) -> StoredLineage: ...
+
+
+Model = TypeVar("Model", bound=StoredModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Generic[Model]):
+    """A model whose files were read back, and the rows to train it anew on."""
+
+    found: Model
+    data_set: DataSet
+    fault: str | None
+    """What is wrong with the files, if anything."""
+
+
+def open_verified(
+    ws: Workspace,
+    model: str,
+    opened: Callable[[Workspace, str], tuple[dict[str, Any], Model]],
+    progress: Progress,
+) -> Verified[Model]:
+    """Open a model and check every bit of its files; the workspace's lock is held.
+
+    JobError while requests wait for the data set, VerifyError where the model can't be opened.
+    """
+    ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
+    try:
+        row, found = opened(ws, model)
+    except (CorruptError, MissingError) as error:
+        raise VerifyError(str(error)) from error
+    _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
+    progress("reading the model")
+    try:
+        check_version(found.version)
+    except (CorruptError, MissingError) as error:
+        return Verified(found, data_set, str(error))
+    return Verified(found, data_set, None)
+
+
+def distance_to(model: StoredModel, w: NDArray[np.float64]) -> float:
+    """Return how far a model is from parameters ``w`` of its shape."""
+    return float(np.linalg.norm(model.parameters - w))
+
+
+def too_far(name: str, distance: float, allowed: float) -> str | None:
+    """Return what is wrong with a model at this distance from BaseL, if anything."""
+    if distance <= allowed:
+        return None
+    return (
+        f"model {name} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
+        "estimate; train it again"
+    )
+
+
+def comparison(
+    name: str, model: StoredModel, w: NDArray[np.float64], estimate: float
+) -> dict[str, Any]:
+    """Return what is told of a model beside BaseL, whose parameters are ``w``, but for scores."""
+    norms = float(np.linalg.norm(model.parameters) * np.linalg.norm(w))
+    return {
+        "model": name,
+        "against": BASEL,
+        "method": model.version.attrs["method"],
+        "kind": model.settings.provenance,
+        "distance": distance_to(model, w),
+        "change": model.lineage.change,
+        "estimate": estimate,
+        "cosine": float(np.vdot(model.parameters, w)) / norms if norms else 1.0,
+        "rows": model.lineage.rows,
+        "share_deleted": model.lineage.share_deleted,
+    }
 
 
 def verify_against_basel(
-    ws: Workspace, model: str, fold: Fold, progress: Callable[[str], None]
+    ws: Workspace, model: str, fold: Fold, progress: Progress
 ) -> tuple[dict[str, Any], str | None]:
     """Train anew on the rows that are stored; return the comparison, and what is wrong if anything.
 
@@ -37,20 +141,9 @@ def verify_against_basel(
     estimate.
     """
     with ws.lock(f"verification of model {model}"):
-        ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
-        try:
-            row, found = open_model(ws, model)
-        except (CorruptError, MissingError) as error:
-            raise VerifyError(str(error)) from error
-        _, data_set = ws.ledger.open_data_set(row["data_set"], ws.root)
+        opened = open_verified(ws, model, open_model, progress)
+        found, data_set, fault = opened.found, opened.data_set, opened.fault
         rows = RegressionRows(data_set, found.settings, found.design, found.classes)
-        fault = None
-        try:
-            progress("reading the model")
-            check_version(found.version)
-        except (CorruptError, MissingError) as error:
-            fault = str(error)
-        intact = fault is None
         started = perf_counter()
         w = found.parameters
         try:
@@ -62,37 +155,23 @@ def verify_against_basel(
         progress("scores")
         seen = survey(data_set, found.settings, fold)
         own, basel = scores(rows, found.parameters, fold), scores(rows, w, fold)
-    distance = float(np.linalg.norm(found.parameters - w))
-    norms = float(np.linalg.norm(found.parameters) * np.linalg.norm(w))
-    lineage = found.lineage
-    linear = found.settings.loss == Loss.LINEAR
-    score = "mse" if linear else "accuracy"
-    allowed = FACTOR * lineage.estimate.distance + ROUNDING * float(np.linalg.norm(w))
+    estimate = found.lineage.estimate.distance
+    score = "mse" if found.settings.loss == Loss.LINEAR else "accuracy"
     failed = found.lineage.failed
-    if intact and failed != diverges:
-        fault = f"model {model} has parameters, but BaseL diverges; train a new model"
-        if failed:
+    if fault is None and failed:
+        if not diverges:
             fault = f"model {model} has no parameters, but BaseL converges; train a new model"
-    elif intact and distance > allowed:
-        fault = (
-            f"model {model} is {distance:.3g} from BaseL, beyond {allowed:.3g}: {FACTOR:g} times its "
-            "estimate; train it again"
-        )
+    elif fault is None and diverges:
+        fault = f"model {model} has parameters, but BaseL diverges; train a new model"
+    elif fault is None:
+        allowed = FACTOR * estimate + ROUNDING * float(np.linalg.norm(w))
+        fault = too_far(model, distance_to(found, w), allowed)
     return {
-        "model": model,
-        "against": BASEL,
-        "method": found.version.attrs["method"],
-        "kind": found.settings.provenance,
-        "distance": distance,
-        "change": lineage.change,
-        "estimate": lineage.estimate.distance,
-        "cosine": float(np.vdot(found.parameters, w)) / norms if norms else 1.0,
+        **comparison(model, found, w, estimate),
         f"{score}_model": own[score],
         f"{score}_basel": basel[score],
         "majority_rate": majority(found.settings.loss, seen),
-        "rows": lineage.rows,
-        "share_deleted": lineage.share_deleted,
         "basel_seconds": seconds,
         "basel_diverges": diverges,
-        "intact": intact,
+        "intact": opened.fault is None,
     }, fault

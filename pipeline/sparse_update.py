@@ -8,8 +8,13 @@ c'_i follows from c_i and x_i . u_t exactly: with f = |c_i|, it is +-f / (f + (1
 so nothing is linearised and w_t is not needed. What an iteration adds to u is a number a row times
 that row. The bias, which every row feels at once, is kept up to date at each iteration. The features,
 each of which few rows have, are brought up to date every few epochs: until then each row owes its
-number, and x_i . u_t of the features is taken along the line through the last two times. So an
-iteration reads no row, and all rows are read once in some epochs instead of once in each.
+number, and x_i . u_t of the features is what the row itself owes, times its squared norm, plus what the
+others add, along the line through the last two times. So an iteration reads no row, and all rows are
+read once in some epochs instead of once in each.
+
+The estimate comes from the lines' errors, each seen at its line's end. What a row owes wrongly adds up,
+with its sign, while the row's own curvature takes it back by and by; rows count as orthogonal. The bias
+forgets within some iterations, so that the last errors, which all rows' visits share, are what it has.
 """
 
 from __future__ import annotations
@@ -24,16 +29,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .sparse_descent import FAST, LEAST_SCALE, SlotRows, SparseStep, add_row, row_dot
-from .sparse_survey import sum_size
 
 LEAST_EPOCHS, MOST_EPOCHS = 1, 8
 """Epochs between two updates of the features."""
 GOOD, POOR = 0.05, 0.2
 """The line's error, as a share of what it predicts, below which the epochs are doubled and above
 which they are halved."""
+BIAS_SHARE = 0.6
+"""What the bias has of the rows' mean error at a line's end, about: the line erred less before."""
 FARTHEST = 700.0
 """A score that moves farther counts as moving so far: its exponential is finite."""
-_FELT, _SLOPE, _OWED, _CURVED = range(4)
+_FELT, _SLOPE, _OWED, _CURVED, _SQUARE = range(5)
 
 
 class SparseVisits(Protocol):
@@ -60,7 +66,7 @@ class SparseUpdated:
     change: NDArray[np.float64]
     """(m + 1,) w' - w at the end, the bias last."""
     estimate: float
-    """The distance to BaseL that the features' lag makes, by the lines' errors."""
+    """Of the distance to BaseL; it comes from the features' lag."""
     readings: int
     """How often all rows were read."""
 
@@ -69,9 +75,9 @@ class SparseUpdated:
 def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  # type: ignore[no-untyped-def]
     """Take the bias through an epoch; rows owe their parts of the features' change.
 
-    u (2,): the bias's change over the scale, and the scale. state (slots, 4), over the scale: x_i . u of
-    the features ``since`` iterations ago, its growth an iteration, the number owed, and the curvature
-    of the visits. changed (slots,) gets c'.
+    u (2,): the bias's change over the scale, and the scale. state (slots, 5), over the scale: x_i . u of
+    the features ``since`` iterations ago, its growth an iteration by the other rows, and the number
+    owed; besides, the curvature of the visits, and x_i . x_i. changed (slots,) gets c'.
     """
     for k in range(len(edges) - 1):
         first, last = edges[k], edges[k + 1]
@@ -90,7 +96,8 @@ def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  
             s = order[i]
             before = float(c[s])
             if stays[s]:
-                moved = scale * (state[s, _FELT] + state[s, _SLOPE] * elapsed + u[0])
+                own = state[s, _SQUARE] * state[s, _OWED]
+                moved = scale * (state[s, _FELT] + state[s, _SLOPE] * elapsed + own + u[0])
                 f = abs(before)
                 sign = 1.0 if before > 0.0 else -1.0
                 power = min(max(sign * moved, -FARTHEST), FARTHEST)
@@ -108,76 +115,95 @@ def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _pay(values, columns, pointers, state, features):  # type: ignore[no-untyped-def]
-    """Add what some slots owe to the features (m,) of u over its scale."""
+    """Add what some slots owe to the features (m,) of u over its scale; they feel it themselves."""
     for s in range(len(state)):
         if state[s, _OWED] != 0.0:
             add_row(features, state[s, _OWED], values, columns, pointers[s], pointers[s + 1])
+            state[s, _FELT] += state[s, _SQUARE] * state[s, _OWED]
             state[s, _OWED] = 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _feel(values, columns, pointers, stays, state, features, elapsed, share, errors):  # type: ignore[no-untyped-def]
+def _measure(values, pointers, state):  # type: ignore[no-untyped-def]
+    """Find the rows' squared norms."""
+    for s in range(len(state)):
+        total = 0.0
+        for e in range(pointers[s], pointers[s + 1]):
+            total += values[e] * values[e]
+        state[s, _SQUARE] = total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _feel(values, columns, pointers, stays, state, features, elapsed, wrong):  # type: ignore[no-untyped-def]
     """Take x_i . u of the features anew, and draw a new line.
 
-    share: of a line's error at its end that its visits had on average. errors (slots,) gets what
-    that made them owe wrongly. Returns the sums of squares of the lines' errors and of their ends.
+    wrong (slots,), over the scale: what the lines' errors made rows owe. Returns the sums of squares of
+    the errors and of the lines' ends, of the rows' curvatures, and of these times errors.
     """
-    missed, size = 0.0, 0.0
+    missed, size, curvature, common = 0.0, 0.0, 0.0, 0.0
     for s in range(len(state)):
         if stays[s]:
             found = row_dot(features, values, columns, pointers[s], pointers[s + 1])
             error = found - state[s, _FELT] - state[s, _SLOPE] * elapsed
-            errors[s] += share * state[s, _CURVED] * abs(error)
+            curved = state[s, _CURVED]
+            wrong[s] = wrong[s] * exp(-curved * state[s, _SQUARE]) + curved * error
             missed += error * error
             size += found * found
+            curvature += curved
+            common += curved * error
             state[s, _SLOPE] = (found - state[s, _FELT]) / elapsed
             state[s, _FELT] = found
             state[s, _CURVED] = 0.0
-    return missed, size
+    return missed, size, curvature, common
 
 
 class _Features:
     """The features of u, over its scale, and what the rows owe and feel."""
 
     def __init__(self, visits: SparseVisits, stays: NDArray[np.bool_], features: int) -> None:
-        self.state = np.zeros((len(stays), 4))
+        self.state = np.zeros((len(stays), 5))
         self.values = np.zeros(features)
         self.readings = 0
         self._visits, self._stays = visits, stays
-        self._errors = np.zeros(len(stays))
-        self._drawn = False
+        self._wrong = np.zeros(len(stays))
+        self._bias = 0.0
+        """Over the scale squared: the mean square of the bias's last errors."""
 
     def pay(self) -> None:
         """Let all rows pay what they owe."""
         for first, rows in self._visits.pieces():
-            here = slice(first, first + len(rows.labels))
-            _pay(*rows.entries, self.state[here], self.values)
+            state = self.state[first : first + len(rows.labels)]
+            if not self.readings:
+                values, _, pointers = rows.entries
+                _measure(values, pointers, state)
+            _pay(*rows.entries, state, self.values)
         self.readings += 1
 
     def feel(self, elapsed: int) -> float:
         """Let all rows feel the features anew; return the lines' error as a share."""
-        # A line drawn through two points errs as t^2; before, nothing was felt, and that errs as t.
-        share = 1.0 / 3.0 if self._drawn else 0.5
-        missed = size = 0.0
+        sums = np.zeros(4)
         for first, rows in self._visits.pieces():
             here = slice(first, first + len(rows.labels))
-            state, stays, errors = self.state[here], self._stays[here], self._errors[here]
-            sums = _feel(*rows.entries, stays, state, self.values, float(elapsed), share, errors)
-            missed, size = missed + sums[0], size + sums[1]
+            state, stays, wrong = self.state[here], self._stays[here], self._wrong[here]
+            sums += _feel(*rows.entries, stays, state, self.values, float(elapsed), wrong)
+        missed, size, curvature, common = sums
         self.readings += 1
-        self._drawn = True
+        bias = BIAS_SHARE * common / curvature if curvature else 0.0
+        self._bias = (self._bias + bias * bias) / 2.0
         return float(np.sqrt(missed / size)) if size else 0.0
 
     def rescale(self, u: NDArray[np.float64]) -> None:
         """Multiply the scale u[1] into all that is over it, once it is small."""
         if u[1] < LEAST_SCALE:
-            for array in (self.values, self.state[:, : _OWED + 1], self._errors, u[:1]):
+            for array in (self.values, self.state[:, : _OWED + 1], self._wrong, u[:1]):
                 array *= u[1]
+            self._bias *= u[1] * u[1]
             u[1] = 1.0
 
     def error(self) -> float:
-        """Return the size of what the lines' errors made, over the scale; a row's are all of one sign."""
-        return sum_size(self._visits, self._errors)
+        """Return the size of what the lines' errors made, over the scale."""
+        features = float(self._wrong**2 @ self.state[:, _SQUARE])
+        return float(np.sqrt(features + self._bias))
 
 
 def update_sparse(

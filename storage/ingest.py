@@ -1,19 +1,22 @@
 """Import: a stream of rows becomes hash-ordered cells, in two passes and bounded memory.
 
 First the rows are spread to 256 buckets by the top bits of their hash (in memory, and beyond a
-budget in files of the staging folder), while their number per 2^-16 of the hash range is counted.
+budget in files of the staging folder), while rows and entries per 2^-16 of the hash range are counted.
 Then the number of cells and their capacity are known, and each cell is ordered and written. The
-data set appears under its name only when it is complete and synced.
+data set appears under its name only when it is complete and synced. Sparse rows come the same way:
+what is particular to a kind of rows is its ``RowLayout``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +35,17 @@ from .cells import (
 )
 from .dataset import STATISTICS, CellStatistics, DataSet, data_set_specs
 from .errors import BadInputError, ExistsError
+from .row_layout import ENTRY, Arrays, Block, Records, RowLayout, Shape, Source, padded, slot_arrays
 from .rows import RowBlock, RowSource
-from .schema import SCHEMA_VERSION, chunk_path, create_group
+from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, create_group
 from .space import require
 
 BUCKETS = 256
 MEMORY_BUDGET = 192 << 20
 """Bytes of rows that spreading keeps in memory before it writes them to the staging folder."""
 WRITERS = 2
+WORD = 4
+"""Bytes of a value or a column."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share that is done."""
@@ -74,192 +80,244 @@ def import_rows(
     cells: a power of two, chosen from the size if None. Raises ExistsError if ``target`` is there
     and BadInputError for bad rows or no rows.
     """
+    layout = _DenseLayout(source.feature_names)
+    return import_blocks(source, layout, target, salt, attrs, cells, memory, progress)
+
+
+def import_blocks(
+    source: Source[Block],
+    layout: RowLayout[Block],
+    target: Path,
+    salt: bytes,
+    attrs: dict[str, Any],
+    cells: int | None,
+    memory: int,
+    progress: Progress,
+) -> Imported:
+    """Import rows of any kind; see ``import_rows``."""
     if cells is not None:
         check_cells(cells)
+    with _staged(target) as staging:
+        spread = _Spread(layout, staging, memory)
+        for block in source.blocks():
+            spread.add(block, salt)
+            progress("reading rows", source.progress)
+        if spread.count == 0:
+            raise BadInputError("the source has no valid row; there is nothing to import")
+        shape = _shape(layout, spread, cells, source.label_name is not None)
+        group = staging / "group"
+        specs = layout.specs(shape)
+        size, chunks = _extent(specs)
+        require(staging, size, chunks, f"{spread.count} rows")
+        create_group(group, specs, {**attrs, **_attrs(source, layout, spread.count, shape)})
+        _write_cells(spread, layout, shape, group, progress)
+    return Imported(DataSet.open(target), spread.count, source.dropped)
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """Give a staging folder, whose ``group`` becomes ``target`` at the end; else nothing is left."""
     if target.exists():
         raise ExistsError(f"{target} exists already")
     staging = partial_path(target)
     files.sweep(staging)
     staging.mkdir(parents=True)
     try:
-        spread = _spread(source, staging, salt, memory, progress)
-        _write_cells(spread, source, staging / "group", attrs, cells, progress)
+        yield staging
         (staging / "group").rename(target)
         files.sync_folder(target.parent)
     finally:
         files.sweep(staging)
-    return Imported(DataSet.open(target), spread.rows, source.dropped)
 
 
-class _Spread:
-    """Rows in 256 buckets by the top byte of their hash, each partly in memory, partly in a file."""
+class _Spread(Generic[Block]):
+    """Rows in 256 buckets by the top byte of their hash, each partly in memory, partly in files."""
 
-    def __init__(self, staging: Path, features: int, memory: int) -> None:
+    def __init__(self, layout: RowLayout[Block], staging: Path, memory: int) -> None:
+        self._layout = layout
         self._staging = staging
         self._memory = memory
         self._held = 0
-        self._pieces: list[list[NDArray[np.void]]] = [[] for _ in range(BUCKETS)]
-        self.record = np.dtype(
-            [("hash", "<u8"), ("unit", "<i8"), ("y", "<f8"), ("x", "<f4", (features,))]
-        )
-        self.rows = 0
-        self.fine = np.zeros(MAX_CELLS, np.int64)
+        self._pieces: list[list[Records]] = [[] for _ in range(BUCKETS)]
+        self.count = 0
+        self.fine_rows = np.zeros(MAX_CELLS, np.int64)
+        self.fine_entries = np.zeros(MAX_CELLS, np.int64)
         self.whole_labels = True
         """Whether all labels are integers that fit in int32."""
 
-    def add(self, block: RowBlock, salt: bytes) -> None:
+    def add(self, block: Block, salt: bytes) -> None:
         """Spread one block."""
-        units = block.rows if block.units is None else block.units
-        hashes = hash_units(units, salt)
-        top = (hashes >> np.uint64(56)).astype(np.uint8)
-        order = np.argsort(top, kind="stable")
-        records = np.empty(len(order), self.record)
-        records["hash"] = hashes[order]
-        records["unit"] = units[order]
-        records["x"] = block.x[order]
-        records["y"] = 0.0 if block.y is None else block.y[order]
-        if block.y is not None and self.whole_labels:
-            self.whole_labels = bool(np.all((np.abs(block.y) < 2**31) & (block.y % 1 == 0)))
-        self.fine += np.bincount(
-            (hashes >> np.uint64(64 - FINE_BITS)).astype(np.int64), minlength=MAX_CELLS
-        )
+        records = self._layout.records(block, salt)
+        self._count(records)
+        top = (records.rows["hash"] >> np.uint64(56)).astype(np.uint8)
         edges = np.r_[0, np.cumsum(np.bincount(top, minlength=BUCKETS))]
-        for bucket in np.flatnonzero(np.diff(edges)):
-            self._pieces[bucket].append(records[edges[bucket] : edges[bucket + 1]])
-        self.rows += len(records)
-        self._held += records.nbytes
+        ordered = records.take(np.argsort(top, kind="stable"))
+        for pieces, piece in zip(self._pieces, ordered.parts(edges), strict=True):
+            if len(piece.rows):
+                pieces.append(piece)
+        self._held += ordered.nbytes
         if self._held > self._memory:
             self._spill()
 
+    def _count(self, records: Records) -> None:
+        """Count rows and entries by hash, and look at the labels."""
+        rows, labels = records.rows, records.rows["y"]
+        self.count += len(rows)
+        fine = (rows["hash"] >> np.uint64(64 - FINE_BITS)).astype(np.int64)
+        self.fine_rows += np.bincount(fine, minlength=MAX_CELLS)
+        if len(records.entries):
+            np.add.at(self.fine_entries, fine, np.diff(records.pointers))
+        if self.whole_labels:
+            self.whole_labels = bool(np.all((np.abs(labels) < 2**31) & (labels % 1 == 0)))
+
     def _spill(self) -> None:
         """Append what is in memory to the buckets' files."""
-        require(self._staging, self._held, BUCKETS, "the rows read so far")
+        require(self._staging, self._held, 2 * BUCKETS, "the rows read so far")
         for bucket, pieces in enumerate(self._pieces):
-            if pieces:
-                with self._file(bucket).open("ab") as out:
-                    for piece in pieces:
-                        piece.tofile(out)
-                pieces.clear()
+            for kind in ("rows", "entries"):
+                arrays = [array for piece in pieces if len(array := getattr(piece, kind))]
+                if arrays:
+                    with self._file(bucket, kind).open("ab") as out:
+                        for array in arrays:
+                            array.tofile(out)
+            pieces.clear()
         self._held = 0
 
-    def _file(self, bucket: int) -> Path:
-        return self._staging / f"bucket-{bucket:03d}"
+    def _file(self, bucket: int, kind: str) -> Path:
+        return self._staging / f"bucket-{bucket:03d}-{kind}"
 
-    def take(self, start: int, stop: int) -> NDArray[np.void]:
+    def _spilled(self, bucket: int, kind: str, dtype: np.dtype[Any]) -> NDArray[np.void]:
+        """What a bucket's file holds; nothing where there is no file."""
+        path = self._file(bucket, kind)
+        return np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
+
+    def take(self, start: int, stop: int) -> Records:
         """Return all records of buckets start to stop, and let go of those in memory."""
-        parts: list[NDArray[np.void]] = []
+        parts: list[Records] = []
         for bucket in range(start, stop):
-            if self._file(bucket).exists():
-                parts.append(np.fromfile(self._file(bucket), self.record))
+            rows = self._spilled(bucket, "rows", self._layout.record)
+            parts.append(Records(rows, self._spilled(bucket, "entries", ENTRY)))
             parts.extend(self._pieces[bucket])
             self._pieces[bucket] = []
-        return np.concatenate(parts) if parts else np.empty(0, self.record)
+        return Records(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.entries for part in parts]),
+        )
 
 
-def _spread(
-    source: RowSource, staging: Path, salt: bytes, memory: int, progress: Progress
-) -> _Spread:
-    spread = _Spread(staging, len(source.feature_names), memory)
-    for block in source.blocks():
-        spread.add(block, salt)
-        progress("reading rows", source.progress)
-    if spread.rows == 0:
-        raise BadInputError("the source has no valid row; there is nothing to import")
-    return spread
+def _shape(
+    layout: RowLayout[Block], spread: _Spread[Block], wanted: int | None, labelled: bool
+) -> Shape:
+    """Settle the cells: as many as are wanted, or by size; BadInputError where that can't be."""
+    words = layout.words(spread.count, int(spread.fine_entries.sum()))
+    chosen = choose_cells(words, 1)
+    cells = chosen if wanted is None else wanted
+    most = max(LEAST_CELLS, spread.count)
+    if wanted is not None and wanted > most:
+        raise BadInputError(f"{wanted} cells for {spread.count} rows; ask for at most {most}")
+    capacity, entries = (
+        max(1, int(fine.reshape(cells, -1).sum(axis=1).max()))
+        for fine in (spread.fine_rows, spread.fine_entries)
+    )
+    size = WORD * layout.words(capacity, entries)
+    if wanted is not None and size > MAX_CELL_BYTES and wanted < MAX_CELLS:
+        raise BadInputError(
+            f"{wanted} cells would hold up to {capacity} rows and {size >> 20} MiB each, above "
+            f"{MAX_CELL_BYTES >> 20} MiB a cell; ask for at least {chosen} cells"
+        )
+    label = np.dtype("<i4" if spread.whole_labels else "<f4") if labelled else None
+    return Shape(cells, capacity, entries, label)
+
+
+def _extent(specs: Mapping[str, ArraySpec]) -> tuple[int, int]:
+    """The bytes of all arrays, and the number of their chunks."""
+    size = sum(prod(s.shape) * s.dtype.itemsize for s in specs.values())
+    chunks = sum(prod(s.shape) // prod(s.chunks) for s in specs.values())
+    return size, chunks
+
+
+def _attrs(
+    source: Source[Block], layout: RowLayout[Block], rows: int, shape: Shape
+) -> dict[str, Any]:
+    """The attributes of a data set, but for those that its maker gives."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cells": shape.cells,
+        "capacity": shape.capacity,
+        "rows_imported": rows,
+        "rows_dropped": source.dropped,
+        "label_name": source.label_name,
+        "label_dtype": None if shape.label is None else shape.label.str,
+        "source": source.provenance,
+        **layout.attrs(shape),
+    }
 
 
 def _write_cells(
-    spread: _Spread,
-    source: RowSource,
-    group: Path,
-    attrs: dict[str, Any],
-    wanted: int | None,
-    progress: Progress,
+    spread: _Spread[Block], layout: RowLayout[Block], shape: Shape, group: Path, progress: Progress
 ) -> None:
-    """Order and write every cell below ``group``, with statistics and attributes, all synced."""
-    features = len(source.feature_names)
-    cells = choose_cells(spread.rows, features) if wanted is None else wanted
-    if cells > max(LEAST_CELLS, spread.rows):
-        raise BadInputError(
-            f"{cells} cells for {spread.rows} rows; ask for at most {max(LEAST_CELLS, spread.rows)}"
-        )
-    capacity = max(1, int(spread.fine.reshape(cells, -1).sum(axis=1).max()))
-    if wanted is not None and capacity * features * 4 > MAX_CELL_BYTES and cells < MAX_CELLS:
-        raise BadInputError(
-            f"{cells} cells would hold {capacity} rows each, above {MAX_CELL_BYTES >> 20} MiB a "
-            f"cell; ask for at least {choose_cells(spread.rows, features)} cells"
-        )
-    label: np.dtype[Any] | None = None
-    if source.label_name is not None:
-        label = np.dtype("<i4" if spread.whole_labels else "<f4")
-    row_bytes = 8 + 4 * features + (0 if label is None else 4)
-    require(group.parent, cells * capacity * row_bytes, 3 * cells, f"{spread.rows} rows")
-    create_group(
-        group,
-        data_set_specs(cells, capacity, features, label),
-        {
-            **attrs,
-            "schema_version": SCHEMA_VERSION,
-            "cells": cells,
-            "capacity": capacity,
-            "rows_imported": spread.rows,
-            "rows_dropped": source.dropped,
-            "feature_names": list(source.feature_names),
-            "label_name": source.label_name,
-            "label_dtype": None if label is None else label.str,
-            "source": source.provenance,
-        },
-    )
-    writer = _CellWriter(group, capacity, features, label)
-    statistics: list[CellStatistics] = []
-    waiting: deque[Future[CellStatistics]] = deque()
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for cell, records in _ordered_cells(spread, cells):
-            waiting.append(pool.submit(writer.write, cell, records))
-            while len(waiting) > WRITERS or (waiting and cell == cells - 1):
-                statistics.append(waiting.popleft().result())
-                progress("writing cells", len(statistics) / cells)
-    joined = CellStatistics.join(statistics)
-    for name in STATISTICS:
-        array = getattr(joined, name)
+    """Order and write every cell below ``group``, and the arrays of one chunk, all synced."""
+
+    def write(cell: int, records: Records) -> Arrays:
+        chunks, told = layout.chunks(records, shape)
+        for name, array in chunks.items():
+            files.write_new(chunk_path(group, name, cell, *([0] * array.ndim)), array)
+        return told
+
+    told: list[Arrays] = []
+    waiting: deque[Future[Arrays]] = deque()
+    with ThreadPoolExecutor(WRITERS) as pool, closing(_ordered(spread, shape.cells)) as ordered:
+        for cell, records in ordered:
+            waiting.append(pool.submit(write, cell, records))
+            while len(waiting) > WRITERS or (waiting and cell == shape.cells - 1):
+                told.append(waiting.popleft().result())
+                progress("writing cells", len(told) / shape.cells)
+    for name in told[0]:
+        array = np.concatenate([one[name] for one in told])
         files.write_new(chunk_path(group, name, *([0] * array.ndim)), array)
     files.sync_tree(group)
 
 
-def _ordered_cells(spread: _Spread, cells: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+def _ordered(spread: _Spread[Block], cells: int) -> Generator[tuple[int, Records], None, None]:
     """Yield (cell, its records in hash order) for every cell, in order."""
     groups = min(cells, BUCKETS)
     buckets, per_group = BUCKETS // groups, cells // groups
     for group in range(groups):
         records = spread.take(group * buckets, (group + 1) * buckets)
-        records = records[hash_order(records["hash"], records["unit"])]
+        order = hash_order(records.rows["hash"], records.rows["unit"])
         first = group * per_group
-        counts = np.bincount(cell_of(records["hash"], cells) - first, minlength=per_group)
+        counts = np.bincount(cell_of(records.rows["hash"], cells) - first, minlength=per_group)
         edges = np.r_[0, np.cumsum(counts)]
         for i in range(per_group):
-            yield first + i, records[edges[i] : edges[i + 1]]
+            yield first + i, records.take(order[edges[i] : edges[i + 1]])
 
 
-@dataclass(frozen=True, slots=True)
-class _CellWriter:
-    """Writes one cell's chunks, padded to the capacity."""
+class _DenseLayout(RowLayout[RowBlock]):
+    """Rows of named features."""
 
-    group: Path
-    capacity: int
-    features: int
-    label: np.dtype[Any] | None
+    def __init__(self, feature_names: tuple[str, ...]) -> None:
+        self._names = feature_names
+        x = ("x", "<f4", (len(feature_names),))
+        self.record = np.dtype([("hash", "<u8"), ("unit", "<i8"), ("y", "<f8"), x])
 
-    def write(self, cell: int, records: NDArray[np.void]) -> CellStatistics:
-        """Write the chunks of one cell, each synced, and return its statistics."""
-        n = len(records)
-        x = np.zeros((self.capacity, self.features), np.float32)
-        x[:n] = records["x"]
-        unit = np.full(self.capacity, -1, np.int64)
-        unit[:n] = records["unit"]
-        files.write_new(chunk_path(self.group, "x", cell, 0, 0), x)
-        files.write_new(chunk_path(self.group, "unit", cell, 0), unit)
-        if self.label is not None:
-            y = np.zeros(self.capacity, self.label)
-            y[:n] = records["y"]
-            files.write_new(chunk_path(self.group, "y", cell, 0), y)
-        return CellStatistics.of_rows(x[:n])
+    def records(self, block: RowBlock, salt: bytes) -> Records:
+        units = block.rows if block.units is None else block.units
+        rows = np.empty(len(units), self.record)
+        rows["hash"], rows["unit"] = hash_units(units, salt), units
+        rows["y"], rows["x"] = 0.0 if block.y is None else block.y, block.x
+        return Records(rows, np.empty(0, ENTRY))
+
+    def words(self, rows: int, entries: int) -> int:
+        return rows * len(self._names)
+
+    def specs(self, shape: Shape) -> dict[str, ArraySpec]:
+        return data_set_specs(shape.cells, shape.capacity, len(self._names), shape.label)
+
+    def attrs(self, shape: Shape) -> dict[str, Any]:
+        return {"feature_names": list(self._names)}
+
+    def chunks(self, records: Records, shape: Shape) -> tuple[Arrays, Arrays]:
+        x = padded(records.rows["x"], shape.capacity)
+        arrays = {"x": x, **slot_arrays(records.rows, shape)}
+        found = CellStatistics.of_rows(x[: len(records.rows)])
+        return arrays, {name: getattr(found, name) for name in STATISTICS}

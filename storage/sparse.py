@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, log2
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import files
-from .cells import CELL_BYTES, LEAST_CELLS, MAX_CELLS
 from .dataset import DataSet
 from .errors import CorruptError
 from .schema import ArraySpec
@@ -81,12 +79,6 @@ def spread(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
     """Return the numbers starts[i], starts[i] + 1, ... (lengths[i] of them) for each i, in order."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
-
-
-def choose_sparse_cells(entries: int) -> int:
-    """Return how many cells a sparse data set gets: a power of two, about 4.5 MB a cell, at least 16."""
-    wanted = entries * ENTRY_BYTES / CELL_BYTES
-    return min(MAX_CELLS, max(LEAST_CELLS, 1 << ceil(log2(max(1.0, wanted)))))
 
 
 def sparse_specs(

@@ -182,8 +182,13 @@ def test_the_default_learning_rate_counts_what_a_mini_batch_adds() -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(2000, 400)).astype(np.float32)
     y = x[:, 0] + rng.normal(size=2000)
-    kept = {"batch_size": 20, "iterations": 300, "random_state": 1, "provenance": "none"}
-    default = LinearRegression(**kept).fit(x, y)
+
+    def model(learning_rate: float | None = None) -> LinearRegression:
+        return LinearRegression(
+            learning_rate, batch_size=20, iterations=300, random_state=1, provenance="none"
+        )
+
+    default = model().fit(x, y)
     design = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(2000)])
     gram = design.T @ design / 2000
     whole = losses.smoothness(Loss.LINEAR, gram, 0.001)
@@ -191,4 +196,4 @@ def test_the_default_learning_rate_counts_what_a_mini_batch_adds() -> None:
     assert mini - whole == pytest.approx(2.0 * 401 / 20, rel=1e-6)
     assert default.score(x, y) > 0.1
     with pytest.raises(DivergedError):
-        LinearRegression(learning_rate=0.5 / whole, **kept).fit(x, y)
+        model(0.5 / whole).fit(x, y)

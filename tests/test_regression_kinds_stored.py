@@ -1,4 +1,4 @@
-"""Kinds lowrank and frozen, and the methods of the paper, on stored models through the command line."""
+"""Kinds lowrank and frozen on stored models, through the command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_regression_cluster
 import xarray as xr
-from distributed import LocalCluster
 from regression_workspace import (
     D,
     afresh,
@@ -22,25 +20,15 @@ from regression_workspace import (
     visits_of,
 )
 from support import INLINE, Cli
-from test_regression_killed import HOW, interrupted, train_killed
 
-from expunge.jobs.errors import JobError
-from expunge.jobs.provenance_plan import Shape, memory_bytes, plan_provenance
-from expunge.jobs.regression_arrays import MEAN, SVD, TRACE
+from expunge.jobs.regression_arrays import SVD, TRACE
 from expunge.jobs.regression_rows import cut
 from expunge.jobs.regression_survey import rank_bound
 from expunge.jobs.verifying_regression import FACTOR
-from expunge.pipeline.losses import Loss
 from expunge.pipeline.provenance import packed_size
-from expunge.pipeline.regression import provenance_bytes
-from expunge.storage.chunks import chunk_bytes
 
-LOWRANK = ("-p", "provenance=lowrank")
-FROZEN = ("-p", "provenance=frozen")
 HESSIAN = ("-p", "hessian=true")
 LOSSES = ["linear", "logistic", "softmax"]
-GIB = 1 << 30
-
 MODELS = {
     f"{loss[:3]}-{kind}": (loss, "-p", f"provenance={kind}")
     for loss in LOSSES
@@ -208,96 +196,3 @@ def test_a_retrain_is_a_fresh_training(cli: Cli, tmp_path: Path, kind: str) -> N
     assert found.parameters.tobytes() == w.tobytes()
     assert {name: found.version.digests[name] for name in digests} == digests
     assert len(digests) == (7 if kind == "lowrank" else 8)
-
-
-# ---- the planner
-
-HEARTBEAT = Shape(Loss.SOFTMAX, 5 * 189, 40_000, 500, 5 * 189)
-"""Heartbeat (extended): 5 classes x (187 features, their copies' padding and the bias)."""
-
-
-def test_the_planner_prices_the_new_kinds() -> None:
-    shape = Shape(Loss.LOGISTIC, 2000, 1000, 600, 600)
-    lowrank = plan_provenance(shape, "lowrank", None, GIB, 1 << 60)
-    assert lowrank.disk == 1000 * (2 * 8 * 2000 + 8 + 2 * 4 * 600 * 2000 + 16)
-    frozen = plan_provenance(shape, "frozen", None, GIB, 1 << 60)
-    exact = provenance_bytes("exact", 2000, 1000, "float32")
-    assert 0.65 * exact < frozen.disk < 0.75 * exact
-    for kind in ("lowrank", "frozen"):
-        small = memory_bytes(kind, shape, "float32")
-        assert 0 < small < memory_bytes(kind, shape, "float64")
-
-
-def test_the_price_of_low_rank_is_what_is_written(cli: Cli, tmp_path: Path) -> None:
-    start(cli, tmp_path, "softmax")
-    for kind in ("lowrank", "frozen"):
-        train(cli, kind, "softmax", "-p", f"provenance={kind}", "-p", "dtype=float32")
-        found = opened(tmp_path, kind)
-        specs = found.version.specs
-        names = (*TRACE, *(SVD if kind == "lowrank" else ("C", *MEAN)))
-        written = sum(int(np.prod(specs[n].shape)) * specs[n].dtype.itemsize for n in names)
-        size, tau = found.parameters.size, found.settings.iterations
-        priced = provenance_bytes(kind, size, tau, "float32", found.settings.rank or None)
-        assert written == pytest.approx(priced, rel=0.1)
-        assert all(chunk_bytes(specs[n]) > 0 for n in names)
-
-
-def test_exact_curvature_of_heartbeat_extended_is_refused() -> None:
-    disk = 60 * GIB
-    exact = provenance_bytes("exact", 945, 40_000, "float32") - 2 * 8 * 945 * 40_000
-    assert exact == pytest.approx(71e9, rel=0.02)
-    with pytest.raises(JobError, match="provenance=exact needs 72.1 GB of disk") as caught:
-        plan_provenance(HEARTBEAT, "exact", None, GIB, disk)
-    assert "provenance=averaged fits" in str(caught.value)
-    with pytest.raises(JobError, match="provenance=lowrank needs .* provenance=averaged fits"):
-        plan_provenance(HEARTBEAT, "lowrank", None, GIB, disk)
-    plan = plan_provenance(HEARTBEAT, None, None, GIB, disk)
-    assert plan.kind == "averaged" and plan.why.startswith("exact needs 72.1 GB of disk")
-
-
-def test_low_rank_is_taken_where_nothing_else_fits() -> None:
-    """Tiny mini-batches of many parameters: the averages' square matrices don't fit."""
-    shape = Shape(Loss.LOGISTIC, 20_000, 40, 5, 5)
-    plan = plan_provenance(shape, None, None, 64 * GIB, GIB)
-    assert plan.kind == "lowrank" and "averaged 16 GB" in plan.why.replace("needs ", "")
-
-
-# ---- kill -9, and several workers
-
-KILLED = {"lowrank": ("softmax", *LOWRANK, *HESSIAN), "frozen": ("logistic", *FROZEN, *HESSIAN)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "array"), [("lowrank", "svd_V"), ("frozen", "C")])
-def test_a_killed_capture_goes_on_where_it_was(
-    cli: Cli, tmp_path: Path, kind: str, array: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(HOW, kind, KILLED[kind])
-    start(cli, tmp_path, KILLED[kind][0], n=4800)
-    whole = train(cli, "whole", *KILLED[kind])
-    train_killed(tmp_path, kind, array)
-    resumed = cli("job", "resume", interrupted(cli), *INLINE)
-    assert resumed["digest"] == whole["digest"]
-    wanted, found = delete(cli, 3, 4, 900).values()
-    assert wanted["digest"] == found["digest"] and wanted["estimate"] == found["estimate"]
-
-
-@pytest.mark.slow
-def test_workers_change_no_bit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
-    for module, name in (("train", "CAPTURE_RATE"), ("update", "REBASE_RATE")):
-        monkeypatch.setattr(f"expunge.jobs.{module}_regression.{name}", 1e4)
-    ways = {"low": KILLED["lowrank"], "froze": KILLED["frozen"], "lin": ("linear", *FROZEN)}
-    monkeypatch.setattr(
-        test_regression_cluster, "WAYS", ways | {"none": ("softmax", "-p", "provenance=none")}
-    )
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", local_directory=str(tmp_path)
-    ) as local:
-        found = []
-        for place, where in (("a", INLINE), ("b", ("--cluster", local.scheduler_address))):
-            (tmp_path / place).mkdir()
-            found.append(test_regression_cluster.life(tmp_path / place, where, capsys))
-    assert found[0] == found[1]

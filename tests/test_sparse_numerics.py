@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sparse_problems import Trainable
 
 from expunge.pipeline.descent import Descender, Descent, Window
 from expunge.pipeline.losses import Loss
@@ -20,8 +21,8 @@ from expunge.pipeline.sparse_update import SparseUpdated, update_sparse
 
 
 @dataclass
-class Problem:
-    """Rows in slots, some of them holes, and the mini-batches of some epochs."""
+class Problem(Trainable):
+    """Rows of few features, also as a dense array."""
 
     x: np.ndarray
     labels: np.ndarray
@@ -30,27 +31,21 @@ class Problem:
     batch: int
     step: SparseStep
 
-    @property
-    def rows(self) -> SlotRows:
+    slot_rows: SlotRows = field(init=False)
+    features: int = field(init=False)
+
+    def __post_init__(self) -> None:
         lengths = (self.x != 0).sum(axis=1)
         pointers = np.r_[0, np.cumsum(lengths)].astype(np.int64)
         columns = np.nonzero(self.x)[1].astype(np.int32)
-        return SlotRows(self.x[self.x != 0].astype(np.float32), columns, pointers, self.labels)
-
-    @property
-    def epochs(self) -> int:
-        return len(self.orders)
-
-    def epoch(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        order = self.orders[number]
-        kept = self.live[order]
-        cuts = np.minimum(np.arange(-(-len(order) // self.batch) + 1) * self.batch, len(order))
-        return order[kept], np.r_[0, np.cumsum(kept)][cuts].astype(np.int64)
+        values = self.x[self.x != 0].astype(np.float32)
+        self.slot_rows = SlotRows(values, columns, pointers, self.labels)
+        self.features = self.x.shape[1]
 
     def pieces(self) -> Iterator[tuple[int, SlotRows]]:
         half = len(self.x) // 2
         for first, last in ((0, half), (half, len(self.x))):
-            rows = self.rows
+            rows = self.slot_rows
             a, b = rows.pointers[first], rows.pointers[last]
             yield (
                 first,
@@ -66,15 +61,6 @@ class Problem:
         live = self.live.copy()
         live[gone] = False
         return Problem(self.x, self.labels, live, self.orders, self.batch, self.step)
-
-    def descend(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        descender = SparseDescender(self.step, np.zeros(self.x.shape[1] + 1))
-        found = []
-        for number in range(self.epochs):
-            c = np.zeros(len(self.x), np.float32)
-            descender.take(SparseWindow(self.rows, *self.epoch(number), True), c)
-            found.append(c)
-        return descender.w, found
 
 
 def problem(
@@ -137,9 +123,11 @@ def test_mini_batches_may_stretch_over_windows() -> None:
         order, edges = p.epoch(number)
         c = np.zeros(len(p.x), np.float32)
         middle = (edges[1] + edges[2]) // 2
-        descender.take(SparseWindow(p.rows, order[:middle], np.r_[edges[:2], middle], False), c)
+        descender.take(
+            SparseWindow(p.slot_rows, order[:middle], np.r_[edges[:2], middle], False), c
+        )
         rest = np.r_[0, edges[2:] - middle]
-        descender.take(SparseWindow(p.rows, order[middle:], rest, True), c)
+        descender.take(SparseWindow(p.slot_rows, order[middle:], rest, True), c)
     np.testing.assert_allclose(descender.w, p.descend()[0], rtol=1e-5)
 
 
@@ -201,7 +189,7 @@ def test_the_linearised_rule_is_the_papers() -> None:
     for number in range(p.epochs):
         order, edges = p.epoch(number)
         changed = np.zeros_like(c[number])
-        linear.take(SparseWindow(p.rows, order, edges, True), stays, c[number], changed)
+        linear.take(SparseWindow(p.slot_rows, order, edges, True), stays, c[number], changed)
         for a, b in pairwise(edges.tolist()):
             batch = order[a:b]
             own = c[number][batch].astype(float)
@@ -222,7 +210,7 @@ def test_an_update_refuses_half_an_iteration() -> None:
     linear = LinearisedUpdate(p.step, p.x.shape[1], len(p.x))
     c = np.zeros(len(p.x), np.float32)
     with pytest.raises(ValueError, match="whole iterations"):
-        linear.take(SparseWindow(p.rows, *p.epoch(0), False), p.live, c, c.copy())
+        linear.take(SparseWindow(p.slot_rows, *p.epoch(0), False), p.live, c, c.copy())
 
 
 def test_the_survey_is_the_dense_one() -> None:
@@ -236,7 +224,7 @@ def test_the_survey_is_the_dense_one() -> None:
     assert (found.rows, found.positive) == (len(y), (y > 0).sum())
     assert found.right == ((z > 0) == (y > 0)).sum()
     assert found.loss == pytest.approx(np.log1p(np.exp(-y * z)).sum())
-    rows = p.rows
+    rows = p.slot_rows
     all_scores = decision(rows.values, rows.columns, rows.pointers, w)
     np.testing.assert_allclose(all_scores[p.live], z, rtol=1e-9)
 

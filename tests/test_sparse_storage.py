@@ -260,7 +260,9 @@ def test_all_of_few_and_empty_rows_are_deleted(cli: Cli, tmp_path: Path, text: s
     assert cli("forget", "--data", "s", "--unit", "0")["already_erased"] == 1
     assert "no unit 9" in cli("forget", "--data", "s", "--unit", "9", code=2)
     found = cli("scan", "--rows", path, "--data", "s", "--format", "svmlight", code=1)
-    assert found["matches"] == 0 and found["not_searchable"] == rows
+    assert found["matches"] == 0 and found["too_short"] == rows
+    assert found["not_searchable"] == []
+    assert [why for why in found["skipped"] if "of fewer than 2 entries" in why]
 
 
 def test_empty_rows_between_others_shift_nothing(cli: Cli, tmp_path: Path) -> None:
@@ -309,6 +311,16 @@ def test_refused_files_leave_nothing(cli: Cli, tmp_path: Path) -> None:
     assert list((tmp_path / "ws" / "data").iterdir()) == []
     done = cli(*asked, "--drop-invalid", "--first-column", 0)
     assert (done["rows"], done["dropped"], done["features"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("format", ["csv", "higgs"])
+def test_first_column_is_for_svmlight_files_alone(cli: Cli, tmp_path: Path, format: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    cli("init", tmp_path / "ws")
+    asked = ("data", "import", "s", tmp_path / "a.csv", "--format", format, "--first-column", 1)
+    refused = " ".join(cli(*asked, code=2).split())
+    assert f"--first-column: not for {format} files" in refused
+    assert list((tmp_path / "ws" / "data").iterdir()) == []
 
 
 def test_a_killed_import_leaves_only_what_the_next_sweeps(tmp_path: Path) -> None:
