@@ -59,7 +59,7 @@ def train_(
             "q-kmeans also epsilon (by size) and gamma (0.2); dc-kmeans n_leaves (a power of two; by "
             "size), root (unweighted or weighted), branching=8x8 (a deeper tree). Regressions: "
             "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
-            "provenance (exact, averaged, lowrank, frozen or none; chosen if unset), hessian (true for "
+            "provenance (exact, averaged, lowrank, frozen, projected or none; chosen if unset), hessian (true for "
             "--method infl), dtype (float32 or float64).",
         ),
     ] = None,

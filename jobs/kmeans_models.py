@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline import quantized
-from ..pipeline.clusterer import delete_rows, nearest, scaled_centroids
+from ..pipeline.clusterer import nearest, scaled_centroids
 from ..pipeline.fixedpoint import LOSS_UNIT
 from ..pipeline.quantized import Record, Settings
 from ..pipeline.replay import Outcome
@@ -20,19 +21,32 @@ from ..pipeline.validation import DEFAULT_GAMMA, DEFAULT_MAX_ITER, resolve_setti
 from ..storage.dataset import DataSet
 from ..storage.versions import load_version, write_version
 from .errors import JobError, UsageError
-from .forecast import ForecastPasses, PassNeeded
 from .kmeans_arrays import from_arrays, settings_from_json, settings_to_json, to_arrays
 from .model_family import Change, FirstVersion, NextVersion, Training
 from .plan import Gathered
+from .provenance_plan import ProvenancePlan, plan_labels
+from .replay_cells import cells_bytes
+from .replay_kmeans import delete_stored, forecast_stored
+from .replay_store import LABELS, PROVENANCES, Layout
+from .replay_versions import Place, anew, write_replay
 from .train_kmeans import StoredPasses
 from .workspace import Workspace
 
 ALGORITHMS: tuple[str, ...] = ("k-means", "q-kmeans")
+PROVENANCE = "provenance"
+"""The parameter, and the setting, that says whether labels and margins are kept."""
 
 
 def parse_bounds(text: str) -> tuple[float, ...]:
     """Return the numbers of LOWER:UPPER."""
     return tuple(float(part) for part in text.split(":"))
+
+
+def parse_provenance(text: str) -> str:
+    """Return what is kept for deletions; ValueError for a kind that there is not."""
+    if text not in PROVENANCES:
+        raise ValueError(text)
+    return text
 
 
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
@@ -41,10 +55,11 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "gamma": float,
     "max_iter": int,
     "bounds": parse_bounds,
+    PROVENANCE: parse_provenance,
 }
 _ALLOWED = {
-    "k-means": ("n_clusters", "max_iter", "bounds"),
-    "q-kmeans": ("n_clusters", "epsilon", "gamma", "max_iter", "bounds"),
+    "k-means": ("n_clusters", "max_iter", "bounds", PROVENANCE),
+    "q-kmeans": ("n_clusters", "epsilon", "gamma", "max_iter", "bounds", PROVENANCE),
 }
 
 
@@ -75,13 +90,14 @@ def resolve(
     algorithm: str, parameters: Mapping[str, Any], rows: int, features: int, seed: int
 ) -> Settings:
     """Return the settings of a first fit on ``rows`` rows; UsageError for bad values."""
-    defaults = {"n_clusters": 8, "max_iter": DEFAULT_MAX_ITER}
+    defaults: dict[str, Any] = {"n_clusters": 8, "max_iter": DEFAULT_MAX_ITER}
     if algorithm == "k-means":
-        defaults |= {"epsilon": 0.0, "gamma": 0.0}  # type: ignore[dict-item]
+        defaults |= {"epsilon": 0.0, "gamma": 0.0}
     else:
-        defaults |= {"epsilon": None, "gamma": DEFAULT_GAMMA}  # type: ignore[dict-item]
+        defaults |= {"epsilon": None, "gamma": DEFAULT_GAMMA}
+    given = {name: value for name, value in parameters.items() if name != PROVENANCE}
     try:
-        return resolve_settings(rows, features, random_state=seed, **{**defaults, **parameters})
+        return resolve_settings(rows, features, random_state=seed, **{**defaults, **given})
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -98,18 +114,32 @@ def first_version(training: Training) -> FirstVersion:
     asked, data = training.asked, training.data_set
     algorithm, row = asked["algorithm"], training.data_row
     settings = resolve(algorithm, asked["parameters"], row["rows"], data.features, asked["seed"])
+    plan = _plan(asked["parameters"].get(PROVENANCE), data, settings)
     passes = StoredPasses(data, data.statistics(), training.fold, progress=training.progress)
     record = quantized.fit(passes, settings)
     path = training.ws.new_version_path(training.model, 1)
-    made = settings_to_json(settings)
+    made = {**settings_to_json(settings), PROVENANCE: plan.kind}
     attrs = version_attrs(training.model, 1, algorithm, made, record, row, None)
     digest = write_version(path, to_arrays(record, settings), attrs)
+    kept: dict[str, Any] = {"kind": plan.kind, "bytes": 0}
+    if plan.kind == LABELS:
+        training.progress("labels and margins")
+        place = Place(path, training.fence, training.fold, data, {})
+        kept = write_replay(place, settings, anew(record), None)
     summary = {
         "steps": len(record.steps) - 1,
         "loss": record.final.loss / LOSS_UNIT,
-        "passes": passes.passes,
+        "passes": passes.passes + bool(kept["bytes"]),
+        PROVENANCE: {"why": plan.why, **kept},
     }
     return FirstVersion(path, digest, record.extent.rows, made, summary)
+
+
+def _plan(asked: str | None, data: DataSet, settings: Settings) -> ProvenancePlan:
+    """What is kept for deletions, and what it costs."""
+    k, most = settings.n_clusters, settings.max_iter
+    layout = Layout.of(data, most + 1, k, most)
+    return plan_labels(asked, layout.row_bytes, cells_bytes(layout, data.features))
 
 
 def next_version(change: Change) -> NextVersion:
@@ -125,11 +155,21 @@ def next_version(change: Change) -> NextVersion:
         lambda what: change.progress(f"update {model}: {what}"),
     )
     change.progress(f"update {model}")
-    record, outcome = delete_rows(record, gathered.removed, passes, settings)
-    path, attrs = next_attrs(change, row, settings_to_json(settings), record)
+    made = json.loads(row["settings"])
+    done = delete_stored(change, row, record, settings, passes)
+    record, outcome = done.record, done.outcome
+    path, attrs = next_attrs(change, row, made, record)
     digest = write_version(path, to_arrays(record, settings), attrs, change.ws.root / row["folder"])
-    seconds = perf_counter() - started
-    return next_entry(change, row, path, digest, record, outcome, {"seconds": seconds})
+    more: dict[str, Any] = {}
+    if made.get(PROVENANCE) == LABELS:
+        change.progress(f"update {model}: labels and margins")
+        place = Place(path, change.fence, change.fold, gathered.data_set, gathered.slots)
+        kept = write_replay(place, settings, done.wanted, done.parent)
+        more = {"looked_at": done.looked_at, PROVENANCE: kept}
+        labelling = bool(done.wanted.fresh and kept["bytes"])
+        outcome = replace(outcome, passes=outcome.passes + labelling)
+    more["seconds"] = perf_counter() - started
+    return next_entry(change, row, path, digest, record, outcome, more)
 
 
 def next_attrs(
@@ -178,13 +218,8 @@ def next_entry(
 
 def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict[str, Any]:
     """See ``Family``."""
-    _, record, settings = load_model(ws, model)
-    passes = ForecastPasses(gathered.statistics)
-    try:
-        _, outcome = delete_rows(record, gathered.removed, passes, settings)
-    except PassNeeded as needed:
-        return {"action": needed.action, "first_step": None}
-    return {"action": outcome.action, "first_step": outcome.first_step}
+    row, record, settings = load_model(ws, model)
+    return forecast_stored(ws, row, record, settings, gathered)
 
 
 def version_attrs(

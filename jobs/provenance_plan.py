@@ -1,9 +1,13 @@
-"""Which kind of provenance a training keeps: by what fits, and by what pays."""
+"""Which kind of provenance a training keeps: by what fits, and by what pays.
+
+Of regressions; for k-means, what labels and margins cost.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..pipeline.components import MOST_COLUMNS, most_rank, projected_bytes
 from ..pipeline.losses import Loss
 from ..pipeline.provenance import packed_size
 from ..pipeline.regression import (
@@ -14,6 +18,7 @@ from ..pipeline.regression import (
     KINDS,
     LOWRANK,
     NO_PROVENANCE,
+    PROJECTED,
     block_length,
     provenance_bytes,
 )
@@ -24,6 +29,8 @@ MEMORY = 1 << 30
 """Bytes that an update or a capturing task may use, unless said otherwise."""
 PAYS = 10
 """Exact curvature pays where a step reads at least so many times fewer numbers than BaseL's."""
+NEGLECTS = 0.03
+"""Projected curvature is chosen where what it neglects changes an update by this share at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,19 @@ class Shape:
     """Rows of an average mini-batch."""
     rank: int | None = None
     """Singular vectors of an iteration's curvature at most; P if None."""
+    columns: int = 0
+    """m; 0 where that is not known, and kind ``projected`` is out of the question."""
+    basis: int | None = None
+    """Components that kind ``projected`` follows; None: the most that it may."""
+    neglected: float = 0.0
+    """What else there is changes an update by this share of itself, about."""
+
+    @property
+    def inside(self) -> int:
+        """q d"""
+        outputs = self.parameters // self.columns
+        rank = most_rank(self.columns, outputs) if self.basis is None else self.basis
+        return outputs * rank
 
 
 def memory_bytes(kind: str, shape: Shape, dtype: str) -> int:
@@ -70,6 +90,11 @@ def memory_bytes(kind: str, shape: Shape, dtype: str) -> int:
         # The decomposition's workspace, and a block's u in both coordinates.
         block = block_length(AVERAGED, shape.iterations)
         return trace + 6 * size * size * item + 4 * block * size * 8
+    if kind == PROJECTED:
+        # The basis being found or in double precision, a block's trace, and what the averages take.
+        block, inside = block_length(AVERAGED, shape.iterations), shape.inside
+        whole = 5 * 8 * shape.columns**2 + 8 * 8 * block * size
+        return whole + 6 * inside * inside * item + 8 * 8 * shape.iterations * inside
     return 0
 
 
@@ -79,17 +104,25 @@ def plan_provenance(
     """Choose a kind that fits into ``memory`` and ``disk`` bytes; JobError where none or the asked
     one doesn't, saying what would."""
     number = dtype or ("float64" if shape.loss == Loss.LINEAR else "float32")
-    plans = {kind: _plan(kind, shape, number) for kind in KINDS}
+    possible = (kind for kind in KINDS if kind != PROJECTED or 1 < shape.columns <= MOST_COLUMNS)
+    plans = {kind: _plan(kind, shape, number) for kind in possible}
     fits = {kind: p.memory <= memory and p.disk <= disk for kind, p in plans.items()}
     room = f"{shown(memory)} of memory and {shown(disk)} of disk are allowed"
     if asked is not None:
+        if asked not in plans:
+            raise JobError(
+                f"provenance={asked} decomposes the rows' mean square, for up to {MOST_COLUMNS:,} "
+                f"columns; these have {shape.columns:,}. Say -p provenance=none: deletions then retrain"
+            )
         if not fits[asked]:
-            others = [k for k in (EXACT, AVERAGED, LOWRANK) if fits[k]] or [NO_PROVENANCE]
+            others = [k for k in (EXACT, AVERAGED, LOWRANK, PROJECTED) if fits.get(k)] or [
+                NO_PROVENANCE
+            ]
             raise JobError(
                 f"provenance={asked} needs {_needs(plans[asked])}; {room}. "
                 f"provenance={others[0]} fits ({_needs(plans[others[0]])}); or raise --memory, --disk"
             )
-        return _because(plans[asked], "asked for")
+        return _because(plans[asked], "asked for" + _follows(asked, shape))
     linear = shape.loss == Loss.LINEAR
     gain = 4 * shape.batch_rows * shape.parameters / shape.parameters**2
     if fits[EXACT] and (linear or gain >= PAYS):
@@ -105,8 +138,10 @@ def plan_provenance(
         return _because(plans[AVERAGED], why)
     if fits[EXACT]:
         return _because(plans[EXACT], f"averaged needs {_needs(plans[AVERAGED])}, but {room}")
+    why = f"exact needs {_needs(plans[EXACT])}, averaged {_needs(plans[AVERAGED])}, but {room}"
+    if fits.get(PROJECTED) and shape.neglected <= NEGLECTS:
+        return _because(plans[PROJECTED], why + _follows(PROJECTED, shape))
     if fits[LOWRANK]:
-        why = f"exact needs {_needs(plans[EXACT])}, averaged {_needs(plans[AVERAGED])}, but {room}"
         return _because(plans[LOWRANK], why)
     raise JobError(
         f"no provenance fits: exact needs {_needs(plans[EXACT])}, averaged needs "
@@ -115,15 +150,39 @@ def plan_provenance(
     )
 
 
+def plan_labels(asked: str | None, disk: int, memory: int) -> ProvenancePlan:
+    """Tell what labels and margins of k-means cost, at most; they are kept where asked for."""
+    kind = asked or NO_PROVENANCE
+    if kind == NO_PROVENANCE:
+        why = "asked for" if asked else "by default"
+        why = f"{why}; provenance=labels would keep {shown(disk)} at most, for deletions without passes"
+        return ProvenancePlan(kind, "", 0, 0, why)
+    return ProvenancePlan(kind, "float32", disk, memory, f"asked for; {shown(disk)} at most")
+
+
 def _plan(kind: str, shape: Shape, dtype: str) -> ProvenancePlan:
     disk = 0
-    if kind != NO_PROVENANCE:
+    if kind == PROJECTED:
+        blocks = -(-shape.iterations // block_length(AVERAGED, shape.iterations))
+        disk = provenance_bytes(kind, shape.parameters, shape.iterations, dtype)
+        disk += projected_bytes(shape.columns, shape.inside, blocks, dtype)
+    elif kind != NO_PROVENANCE:
         disk = provenance_bytes(kind, shape.parameters, shape.iterations, dtype, shape.rank)
     return ProvenancePlan(kind, dtype, disk, memory_bytes(kind, shape, dtype), "")
 
 
 def _because(plan: ProvenancePlan, why: str) -> ProvenancePlan:
     return ProvenancePlan(plan.kind, plan.dtype, plan.disk, plan.memory, why)
+
+
+def _follows(kind: str, shape: Shape) -> str:
+    """What kind ``projected`` follows, once that is known."""
+    if kind != PROJECTED or shape.basis is None:
+        return ""
+    return (
+        f"; follows {shape.basis:,} of {shape.columns:,} components, the others change an update by "
+        f"{shape.neglected:.1%} of itself, about"
+    )
 
 
 def _needs(plan: ProvenancePlan) -> str:

@@ -3,7 +3,8 @@
 The arrays carry the paper's names. By iteration: ``trajectory`` w_t, ``G`` the gradient sums,
 ``live`` the mini-batches' rows; ``C`` the packed curvature and ``product`` of kind exact, by block
 ``eigenvalues`` and ``eigenvectors`` of kind averaged; ``svd_P`` and ``svd_V`` of kind lowrank; ``C``
-up to t_s and then ``frozen_values`` and their like of kind frozen. One chunk a block of iterations.
+up to t_s and then ``frozen_values`` and their like of kind frozen; ``eigenvalues`` and
+``eigenvectors`` in the ``basis`` of kind projected. One chunk a block of iterations.
 Linear models have ``gram`` X^T X and ``moment`` X^T y, others ``hessian`` where it was asked for.
 """
 
@@ -29,7 +30,9 @@ from ..pipeline.regression import (
     EXACT,
     FROZEN,
     LOWRANK,
+    MEANS,
     NO_PROVENANCE,
+    PROJECTED,
     RegressionSettings,
 )
 from ..storage.chunks import Index, read_items, read_part
@@ -48,6 +51,8 @@ TRACE = ("trajectory", "G", "live")
 EIGEN = ("eigenvalues", "eigenvectors")
 SVD = ("svd_P", "svd_V", "svd_rank", "svd_rest")
 MEAN = ("frozen_values", "frozen_vectors", "frozen_G", "frozen_rows")
+BASIS = ("basis", "basis_values")
+UNDIVIDED = (*MEAN, *BASIS)
 """One chunk each for the whole model."""
 
 
@@ -128,7 +133,9 @@ def curvature_names(settings: RegressionSettings, block: int) -> tuple[str, ...]
     """Return the arrays besides the trace that have a chunk of a block of iterations."""
     if settings.provenance == FROZEN:
         return ("C",) if block < frozen_block(settings) else ()
-    return {EXACT: ("C",), AVERAGED: EIGEN, LOWRANK: SVD}.get(settings.provenance, ())
+    if settings.provenance in MEANS:
+        return EIGEN
+    return {EXACT: ("C",), LOWRANK: SVD}.get(settings.provenance, ())
 
 
 def frozen_block(settings: RegressionSettings) -> int:
@@ -137,9 +144,12 @@ def frozen_block(settings: RegressionSettings) -> int:
 
 
 def chunked_specs(
-    settings: RegressionSettings, parameters: int, products: bool
+    settings: RegressionSettings, parameters: int, products: bool, columns: int = 1
 ) -> dict[str, ArraySpec]:
-    """Return the specs of the arrays that have a chunk a block; none without provenance."""
+    """Return the specs of the provenance's arrays; none without provenance.
+
+    columns: m, for kind projected.
+    """
     if settings.provenance == NO_PROVENANCE:
         return {}
     blocks, f8 = settings.blocks, np.dtype("<f8")
@@ -160,15 +170,26 @@ def chunked_specs(
     if settings.provenance == FROZEN:
         specs |= _frozen_specs(settings, size, kind)
     if settings.provenance == AVERAGED:
-        specs["eigenvalues"] = ArraySpec(("block", "eigen"), (count, size), kind, (1, size))
-        shape = (count, size, size)
-        dims = ("block", "parameter", "eigen")
-        specs["eigenvectors"] = ArraySpec(dims, shape, kind, (1, size, size))
+        specs |= _eigen_specs(count, size, kind)
+    if settings.provenance == PROJECTED:
+        specs |= _eigen_specs(count, size // columns * settings.rank, kind)
+        specs["basis"] = ArraySpec(
+            ("column", "component"), (columns, columns), kind, (columns, columns)
+        )
+        specs["basis_values"] = ArraySpec(("component",), (columns,), f8, (columns,))
     if products:
         together = min(count, max(1, PRODUCT_BYTES // (8 * size * size)))
         dims = ("composed", "parameter", "start")
         specs[PRODUCT] = ArraySpec(dims, (count, size, size), f8, (together, size, size))
     return specs
+
+
+def _eigen_specs(count: int, size: int, kind: np.dtype[Any]) -> dict[str, ArraySpec]:
+    dims, shape = ("block", "parameter", "eigen"), (count, size, size)
+    return {
+        "eigenvalues": ArraySpec(dims[::2], shape[:2], kind, (1, size)),
+        "eigenvectors": ArraySpec(dims, shape, kind, (1, size, size)),
+    }
 
 
 def _svd_specs(

@@ -11,12 +11,14 @@ from ..pipeline.averaged import rebase_averaged_block
 from ..pipeline.descent import Trace
 from ..pipeline.frozen import FrozenMean, rebase_frozen_block, rebase_mean
 from ..pipeline.lowrank import LowRankBlock, rebase_lowrank_block
-from ..pipeline.regression import AVERAGED, FROZEN, LOWRANK
+from ..pipeline.projected import rebase_projected_block
+from ..pipeline.regression import AVERAGED, FROZEN, LOWRANK, PROJECTED
 from ..pipeline.truncation import tolerance
 from ..pipeline.update import rebase_block
 from ..pipeline.visits import Leaving, Visits, visits_at
 from .regression_arrays import RegressionModel, frozen_block, read_trace
 from .regression_curvature import read_mean, svd_arrays
+from .regression_projected import read_basis
 
 Arrays = list[NDArray[Any]]
 """A block's chunks of the arrays that ``curvature_names`` lists, in that order."""
@@ -38,6 +40,10 @@ def rebased_block(
     settings, descent = model.settings, model.settings.descent
     if settings.provenance == AVERAGED:
         mean = rebase_averaged_block(descent, trace, (old[0][0], old[1][0]), visits, start)
+        return mean.trace, [part[np.newaxis] for part in mean.eigen]
+    if settings.provenance == PROJECTED:
+        basis, eigen = read_basis(model.version, settings.rank), (old[0][0], old[1][0])
+        mean = rebase_projected_block(descent, trace, basis, eigen, visits, start)
         return mean.trace, [part[np.newaxis] for part in mean.eigen]
     if settings.provenance == LOWRANK:
         left_out = tolerance(descent, settings.iterations)

@@ -17,6 +17,7 @@ from ..pipeline.regression import (
     DEFAULT_L2,
     LOWRANK,
     NO_PROVENANCE,
+    PROJECTED,
     RegressionSettings,
     batch_slots,
     check_settings,
@@ -38,6 +39,7 @@ from .regression_arrays import (
     small_arrays,
     small_specs,
 )
+from .regression_projected import rank_of
 from .regression_rows import RegressionRows, window_cells
 from .regression_statistics import capture_statistics, check_hessian, statistics_specs
 from .regression_store import folder_size, seal, version_attrs
@@ -136,7 +138,7 @@ def first_version(training: Training) -> FirstVersion:
     products = keeps_products(settings, rows.parameters, epochs(rows))
     settings = replace(settings, block=chunk_length(settings, rows.parameters, products))
     rows = replace(rows, settings=settings)
-    traced = chunked_specs(settings, rows.parameters, products)
+    traced = chunked_specs(settings, rows.parameters, products, rows.width)
     chunked = traced | statistics_specs(settings, rows.width, rows.parameters)
     lineage = Lineage.first(found.rows)
     empty = np.zeros((rows.outputs, rows.width))
@@ -211,14 +213,19 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
     )
     rows = replace(rows, settings=settings)
     rank = rank_bound(rows) if given["provenance"] in (LOWRANK, None) else None
-    shape = Shape(loss, rows.parameters, given["iterations"], batch, rank)
+    shape = Shape(loss, rows.parameters, given["iterations"], batch, rank, rows.width)
     memory, disk = asked.get("memory") or MEMORY, asked.get("disk") or free_bytes(data.path) // 2
-    plan = plan_provenance(shape, given["provenance"], given["dtype"], memory, disk)
+    asked_for = (given["provenance"], given["dtype"], memory, disk)
+    plan = plan_provenance(shape, *asked_for)
+    if plan.kind == PROJECTED:
+        basis, neglected = rank_of(rows)
+        shape = replace(shape, basis=basis, neglected=neglected)
+        plan = plan_provenance(shape, *asked_for)
     settings = replace(
         settings,
         provenance=plan.kind,
         dtype=plan.dtype,
-        rank=rank if plan.kind == LOWRANK and rank is not None else 0,
+        rank={LOWRANK: rank, PROJECTED: shape.basis}.get(plan.kind) or 0,
     )
     return replace(rows, settings=settings), found, plan, limit
 

@@ -29,10 +29,11 @@ from ..pipeline.provenance import (
     packed_size,
 )
 from ..pipeline.regression import (
-    AVERAGED,
     FROZEN,
     LOWRANK,
+    MEANS,
     NO_PROVENANCE,
+    PROJECTED,
     RegressionSettings,
 )
 from ..pipeline.truncation import Factor, LowRankCapture, tolerance
@@ -50,14 +51,17 @@ from ..storage.schema import ArraySpec
 from .errors import DivergenceError
 from .fold import Fold, split_cells
 from .regression_arrays import (
+    BASIS,
     MEAN,
     PRODUCT,
     TRACE,
+    UNDIVIDED,
     Digests,
     curvature_names,
     frozen_block,
 )
 from .regression_curvature import mean_arrays, svd_arrays
+from .regression_projected import basis_arrays, basis_from, found_basis
 from .regression_rows import RegressionRows, cut
 from .threads import one_blas_thread
 
@@ -81,7 +85,7 @@ class Target:
 
     def index(self, name: str, block: int) -> Index:
         """Return a block's chunk index in an array; arrays of the whole model have one."""
-        block = 0 if name in MEAN else block
+        block = 0 if name in UNDIVIDED else block
         return (block, *([0] * (len(self.specs[name].shape) - 1)))
 
     def has(self, name: str, block: int) -> bool:
@@ -230,7 +234,7 @@ def captured_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
 
 def _capture(rows: RegressionRows, target: Target, block: int) -> Digests:
     settings = rows.settings
-    if settings.provenance == AVERAGED:
+    if settings.provenance in MEANS:
         return _capture_mean(rows, target, block)
     if settings.provenance == LOWRANK:
         return _capture_lowrank(rows, target, block)
@@ -292,13 +296,16 @@ def _capture_mean(rows: RegressionRows, target: Target, block: int) -> Digests:
     settings = rows.settings
     first, last = settings.blocks.span(block)
     trace = target.trace(block)
-    kind = np.dtype(settings.dtype).type
-    mean = MeanCurvature(settings.loss, rows.parameters, kind)
+    kind, size, basis = np.dtype(settings.dtype).type, rows.parameters, None
+    if settings.provenance == PROJECTED:
+        basis = basis_from(lambda name: target.read(name, 0), settings.rank)
+        size = rows.outputs * basis.rank
+    mean = MeanCurvature(settings.loss, size, kind)
     for window in rows.windows(first, last):
         for t, x, y, ends in cut(window):
             w = trace.trajectory[t - first].reshape(rows.outputs, rows.width)
             curved = curvature(settings.loss, w, x, y)
-            mean.add(x, curved, int(trace.live[t - first]), ends)
+            mean.add(basis.inside(x) if basis else x, curved, int(trace.live[t - first]), ends)
     values, vectors = decompose(mean.mean())
     return target.write("eigenvalues", block, values[np.newaxis]) | target.write(
         "eigenvectors", block, vectors[np.newaxis]
@@ -365,6 +372,7 @@ def capture_stored(rows: RegressionRows, target: Target, fold: Fold, progress: P
     settings = rows.settings
     if settings.provenance == NO_PROVENANCE:
         return {}
+    basis = _captured_basis(rows, target, progress)
     slots = settings.iterations * settings.batch_slots
     outputs = 1 if settings.loss != Loss.SOFTMAX else 2
     seconds = slots * rows.parameters**2 * outputs / CAPTURE_RATE
@@ -378,4 +386,15 @@ def capture_stored(rows: RegressionRows, target: Target, fold: Fold, progress: P
         found |= written
         done += sum(len(task.blocks) for task in tasks)
         progress(f"provenance: block {done} of {count}")
-    return found.digests | write_products(target, found.products)
+    return basis | found.digests | write_products(target, found.products)
+
+
+def _captured_basis(rows: RegressionRows, target: Target, progress: Progress) -> Digests:
+    """Write kind projected's basis, before the blocks that are captured in it."""
+    if rows.settings.provenance != PROJECTED:
+        return {}
+    if not all(target.has(name, 0) for name in BASIS):
+        progress("provenance: basis")
+        for name, values in basis_arrays(found_basis(rows)).items():
+            target.write(name, 0, values)
+    return target.written(BASIS[0], 0) | target.written(BASIS[1], 0)

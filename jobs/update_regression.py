@@ -19,6 +19,7 @@ from ..pipeline.averaged import update_averaged
 from ..pipeline.descent import Trace
 from ..pipeline.frozen import update_frozen
 from ..pipeline.lowrank import update_lowrank
+from ..pipeline.projected import update_projected
 from ..pipeline.regression import (
     AVERAGED,
     DELTA,
@@ -28,6 +29,7 @@ from ..pipeline.regression import (
     NO_PROVENANCE,
     PRIU,
     PRIU_OPT,
+    PROJECTED,
     RegressionSettings,
 )
 from ..pipeline.regression_methods import FrozenEnd, Known, change_by
@@ -36,6 +38,7 @@ from ..pipeline.visits import Leaving, Visits, visits_at
 from ..storage.chunks import link_chunk
 from .fold import Fold, split_cells
 from .regression_arrays import (
+    BASIS,
     MEAN,
     PRODUCT,
     STATISTICS,
@@ -49,6 +52,7 @@ from .regression_arrays import (
     read_trace,
 )
 from .regression_curvature import StoredFrozen, StoredLowRank, mean_arrays
+from .regression_projected import StoredProjected, StoredTouches
 from .regression_rebase import rebased_block, rebased_mean
 from .regression_rows import RegressionRows
 from .regression_statistics import statistics_without, write_statistics
@@ -101,8 +105,10 @@ class _Deletion:
         """Return room for the whole trace with some of it read, and the visits' terms there."""
         settings = self.model.settings
         trace = self.reader.trace(spans, settings.iterations)
-        gone, labels = self.leaving.rows[self.which], self.leaving.labels[self.which]
-        return trace, visits_at(settings.loss, self.when, gone, labels, trace.trajectory)
+        gone, labels = self.leaving.rows, self.leaving.labels
+        return trace, visits_at(
+            settings.loss, self.when, gone, labels, trace.trajectory, self.which
+        )
 
 
 def update_stored(
@@ -138,6 +144,9 @@ def _by_delta(here: _Deletion, method: str) -> Updated:
     descent, version = settings.descent, model.version
     if here.kind == AVERAGED:
         return _by_averages(here)
+    if here.kind == PROJECTED:
+        touches = StoredTouches(model, here.leaving, here.when, here.which)
+        return update_projected(descent, StoredProjected(version, settings), touches)
     if here.kind not in (EXACT, LOWRANK, FROZEN):
         raise ValueError(f"the model keeps no provenance that method {method!r} could use")
     trace, visits = here.trace(_needed(model, here.when, method))
@@ -157,8 +166,8 @@ def _by_averages(here: _Deletion) -> Updated:
     settings, leaving = here.model.settings, here.leaving
     at, place = np.unique(here.when, return_inverse=True)
     trace = here.reader.trace_at(at)
-    gone, labels = leaving.rows[here.which], leaving.labels[here.which]
-    terms = visits_at(settings.loss, place, gone, labels, trace.trajectory)
+    gone, labels = leaving.rows, leaving.labels
+    terms = visits_at(settings.loss, place, gone, labels, trace.trajectory, here.which)
     averaged = StoredAveraged(here.model.version, settings)
     return update_averaged(
         settings.descent, trace, averaged, replace(terms, iteration=here.when), at
@@ -343,11 +352,15 @@ def _block_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
 def _rebased_sums(
     model: RegressionModel, target: Target, leaving: Leaving, outcome: Outcome
 ) -> Digests:
-    """Write what there is once for the whole model: the statistics, and kind frozen's mean."""
+    """Write what there is once for the whole model: the statistics, kind frozen's mean, and the basis
+    of kind projected, which stays."""
     found: Digests = {}
     with one_blas_thread():
         if any(name in target.specs for name in STATISTICS):
             found |= write_statistics(target, statistics_without(model, leaving))
+        for name in (name for name in BASIS if name in target.specs):
+            model.version.chunk(name, target.index(name, 0))
+            found |= _link(model, target, name, 0)
         if model.settings.provenance != FROZEN:
             return found
         uses = (outcome.when, outcome.which)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from . import incremental, quantized
 from .arrays import ArrayPasses
 from .fixedpoint import Extent, Scaling
-from .incremental import BLOCK, CONTINUE, DONE, REFIT, RESEED, Steps
+from .incremental import BLOCK, Steps
 from .limbs import joined, limbs_of
 from .lloyd import Tally
 from .quantized import Centroids, Draw, Record, Settings, Step
+from .removal import CONTINUE, DONE, REFIT, RESEED
 from .replay import Races, known_races, refit_reason
 from .seeding import Winner
 
@@ -31,7 +32,7 @@ FIRST_STEPS = 16
 """Steps that there is room for at first."""
 
 
-def _whole(record: Record) -> bool:
+def all_present(record: Record) -> bool:
     """Whether no step lacks a centroid."""
     return all(step.centroids.present.all() for step in record.steps)
 
@@ -66,6 +67,32 @@ def room(steps: int, rows: int, features: int, n_clusters: int) -> Steps:
         np.zeros(2, np.int64),
         np.zeros(2, np.int64),
     )
+
+
+def enter_step(m: Steps, t: int, step: Step) -> None:
+    """Write a step to a history's arrays, but for what they keep of single rows."""
+    found = step.centroids
+    m.quantized[t], m.analog[t], m.phase[t] = found.quantized, found.analog, found.phase
+    m.sizes[t], m.sums[t], m.loss[t] = step.tally.sizes, step.tally.sums, limbs_of(step.loss)
+    m.drawn[t] = t == 0 or bool((found.drawn[:, 0] >= 0).any())
+
+
+def step_of(m: Steps, t: int, drawn: NDArray[np.int64]) -> Step:
+    """Return a step of a history in arrays of its own; drawn (k, 2): which rows races gave it."""
+    centroids = Centroids(
+        m.analog[t].copy(),
+        m.quantized[t].copy(),
+        m.phase[t].copy(),
+        np.ones(m.sizes.shape[1], np.bool_),
+        drawn.copy(),
+    )
+    return Step(centroids, Tally(m.sizes[t].copy(), m.sums[t].copy()), joined(m.loss[t]))
+
+
+def steps_extent(m: Steps, rows: int) -> Extent:
+    """Return the extent that a history's arrays hold, of so many rows."""
+    bounds = m.lower.copy(), m.upper.copy(), m.lower_count.copy(), m.upper_count.copy()
+    return Extent(rows, *bounds)
 
 
 def _longer(array: NDArray[Any], steps: int) -> NDArray[Any]:
@@ -183,7 +210,7 @@ class History:
     def usable(self) -> bool:
         """Whether rows can be deleted by ``delete``."""
         self._complete()
-        return not self._record or _whole(self._record)
+        return not self._record or all_present(self._record)
 
     @property
     def record(self) -> Record:
@@ -257,13 +284,11 @@ class History:
         m = self._steps
         extent = record.extent
         self._races, self._record, self._live = {}, record, extent.rows
-        if not _whole(record):
+        if not all_present(record):
             return
         for t, step in enumerate(record.steps[known:], known):
-            found = step.centroids
-            m.analog[t], m.phase[t], m.loss[t] = found.analog, found.phase, limbs_of(step.loss)
-            self._drawn[t] = found.drawn
-            m.drawn[t] = t == 0 or bool((found.drawn[:, 0] >= 0).any())
+            enter_step(m, t, step)
+            self._drawn[t] = step.centroids.drawn
         m.state[:] = len(record.steps)
         m.lower[:], m.upper[:] = extent.lower, extent.upper
         m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
@@ -290,20 +315,10 @@ class History:
         self._drawn[count:] = -1
 
     def _extent(self) -> Extent:
-        m = self._steps
-        bounds = m.lower.copy(), m.upper.copy(), m.lower_count.copy(), m.upper_count.copy()
-        return Extent(self._live, *bounds)
+        return steps_extent(self._steps, self._live)
 
     def _step(self, t: int) -> Step:
-        m = self._steps
-        centroids = Centroids(
-            m.analog[t].copy(),
-            m.quantized[t].copy(),
-            m.phase[t].copy(),
-            np.ones(self._settings.n_clusters, np.bool_),
-            self._drawn[t].copy(),
-        )
-        return Step(centroids, Tally(m.sizes[t].copy(), m.sums[t].copy()), joined(m.loss[t]))
+        return step_of(self._steps, t, self._drawn[t])
 
     def _step_races(self, count: int) -> Races:
         """The races of the first steps."""

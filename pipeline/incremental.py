@@ -20,8 +20,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .limbs import added, loss_of
 from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
+from .removal import CONTINUE, DONE, close_step, prepare, take_out
 
 LONG = 128
 """Features of the shortest rows that are worth a rough look first."""
@@ -29,12 +29,8 @@ BLOCK = 64
 """Rows that share one lower bound of their margins."""
 _UP = 1.0 + 2.0**-48
 """Sums of a few float64 terms are at most this factor too small."""
-_DOWN = 1.0 - 2.0**-48
 PASS_SHARE = 6
 """A step in which more than one row in so many is looked at takes a pass over all of them."""
-
-DONE, CONTINUE, RESEED, REFIT = 0, 1, 2, 3
-"""What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew."""
 
 
 class Steps(NamedTuple):
@@ -220,8 +216,21 @@ def _change_cluster(row, old, new, sizes, sums, dirty):  # type: ignore[no-untyp
     dirty[new] = True
 
 
+@njit(cache=True)
+def look_at(row, i, labels, margins, centres, credit, far, sizes, sums, dirty):  # type: ignore[no-untyped-def]
+    """Decide again to which centre a row belongs that has place i among labels and margins.
+
+    row (d,) and centres (k, d) int32 in 2^-24; sizes, sums and dirty follow; far (k,): room for marks.
+    """
+    old = np.int64(labels[i])
+    new, margins[i] = _look_again(row, centres, old, credit, far)
+    if new != old:
+        labels[i] = new
+        _change_cluster(row, old, new, sizes, sums, dirty)
+
+
 @njit(cache=True, inline="always")
-def _least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no-untyped-def]
+def least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no-untyped-def]
     """Return the least margin less credit of rows start <= i < stop, and the drift at this moment."""
     least = np.inf
     for i in range(start, stop):
@@ -255,14 +264,11 @@ def _look_near(t, fixed, m, centres, dirty, most):  # type: ignore[no-untyped-de
             block_count += 1
         if waiting_count >= BLOCK or block_count == BLOCK or b == least.size - 1:
             for i in waiting[:waiting_count]:
-                old = np.int64(labels[i])
-                new, margins[i] = _look_again(fixed[i], centres, old, credit, far)
-                if new != old:
-                    labels[i] = new
-                    _change_cluster(fixed[i], old, new, m.sizes[t], m.sums[t], dirty)
+                tally = m.sizes[t], m.sums[t], dirty
+                look_at(fixed[i], i, labels, margins, centres, credit, far, *tally)
             for done in blocks[:block_count]:
                 start, stop = done * BLOCK, min((done + 1) * BLOCK, labels.size)
-                least[done] = _least_left(labels, margins, credit, drift, start, stop)
+                least[done] = least_left(labels, margins, credit, drift, start, stop)
             seen += waiting_count
             waiting_count, block_count = 0, 0
             if seen > most:
@@ -278,7 +284,7 @@ def settle(m, t):  # type: ignore[no-untyped-def]
     labels, margins, credit = m.labels[t], m.margins[t], m.credit[t]
     for b in range(m.least.shape[1]):
         start, stop = b * BLOCK, min((b + 1) * BLOCK, labels.size)
-        m.least[t, b] = _least_left(labels, margins, credit, 0.0, start, stop)
+        m.least[t, b] = least_left(labels, margins, credit, 0.0, start, stop)
 
 
 @njit(cache=True)
@@ -293,52 +299,23 @@ def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
-    """Take removed rows out of step t: labels, margins, tally, and the loss under its centroids."""
-    for i in removed:
-        j = np.int64(m.labels[t, i])
-        m.sizes[t, j] -= 1
-        square = np.int64(0)
-        for f in range(fixed.shape[1]):
-            m.sums[t, j, f] -= fixed[i, f]
-            gap = fixed[i, f] - 2 * m.quantized[t, j, f]
-            square += gap * gap
-        high, low = added(m.loss[t, 0], m.loss[t, 1], -square, 0)
-        m.loss[t, 0], m.loss[t, 1] = high, low
-        m.labels[t, i] = 0
-        m.margins[t, i] = np.inf
-        dirty[j] = True
+def open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):  # type: ignore[no-untyped-def]
+    """Begin step t: its centroids after step t - 1, and the removed rows out of it.
 
-
-@njit(cache=True)
-def _small_change(t, m, dirty, now, before):  # type: ignore[no-untyped-def]
-    """Mark the clusters of step t that a new imbalance threshold pulls otherwise."""
-    if now != before:
-        for j in range(dirty.size):
-            if m.sizes[t, j] < max(now, before):
-                dirty[j] = True
-
-
-@njit(cache=True)
-def _prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
-    """Take removed rows out of the extent and Q; return REFIT, RESEED, or DONE where neither."""
-    code = DONE
-    for i in removed:
-        square = np.int64(0)
-        for f in range(fixed.shape[1]):
-            square += np.int64(fixed[i, f]) * fixed[i, f]
-            if m.lower_count[f] > 0 and x[i, f] == m.lower[f]:
-                m.lower_count[f] -= 1
-                code = REFIT if m.lower_count[f] == 0 else code
-            if m.upper_count[f] > 0 and x[i, f] == m.upper[f]:
-                m.upper_count[f] -= 1
-                code = REFIT if m.upper_count[f] == 0 else code
-        high, low = added(m.square_sum[0], m.square_sum[1], -square, 0)
-        m.square_sum[0], m.square_sum[1] = high, low
-        for seed in m.seeds:
-            if seed == i and code == DONE:
-                code = RESEED
-    return code
+    dirty (k,): clusters of step t - 1 to compute again; gets those of step t that lost a row. moved
+    (k,) gets how far each centroid went, in 2^-24; credits rise by it. Returns False, and changes
+    nothing that counts, where a race decides.
+    """
+    if t > 0:
+        d = fixed.shape[1]
+        row, analog = np.empty(d, np.int64), np.empty(d)
+        if m.drawn[t] or not _move(t, m, spacing, threshold, dirty, moved, row, analog):
+            return False
+    dirty[:] = False
+    take_out(t, fixed, removed, m, dirty)
+    if moved.max() > 0.0:
+        _raise_credit(t, m, moved)
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -353,7 +330,7 @@ def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_i
     for i in removed:
         units[i] = -1
     m.state[0] = 0
-    found = (_prepare(m, x, fixed, removed), 0, 0, 0)
+    found = (prepare(m, x, fixed, removed), 0, 0, 0)
     if found[0] == DONE:
         found = _replay(m, fixed, units, removed, spacing, before, threshold, max_iter)
     for i in removed:
@@ -365,57 +342,35 @@ def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_i
 
 
 @njit(cache=True)
+def _follow(t, fixed, units, m, dirty):  # type: ignore[no-untyped-def]
+    """Bring step t's rows up to its moved centroids; return (rows looked at, passes over all)."""
+    centres = (m.quantized[t] * 2).astype(np.int32)
+    most = fixed.shape[0] // PASS_SHARE
+    seen = _look_near(t, fixed, m, centres, dirty, most)
+    if seen <= most:
+        return seen, 0
+    _pass_over(t, fixed, units, m)
+    dirty[:] = True
+    return seen, 1
+
+
+@njit(cache=True)
 def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
     """Go through the steps: see ``delete_places``."""
-    k, d = m.quantized.shape[1:]
+    k = m.quantized.shape[1]
     count = m.state[1]
-    dirty, following = np.zeros(k, np.bool_), np.zeros(k, np.bool_)
-    moved, row, analog = np.zeros(k), np.empty(d, np.int64), np.empty(d)
+    dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
     first, seen, passes = -1, 0, 0
     for t in range(count):
-        if t > 0:
-            whole = _move(t, m, spacing, threshold, dirty, moved, row, analog)
-            if not whole or m.drawn[t]:
-                return CONTINUE, t if first < 0 else first, seen, passes
-        following[:] = False
-        _take_out(t, fixed, removed, m, following)
+        if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
+            return CONTINUE, t if first < 0 else first, seen, passes
         if moved.max() > 0.0:
             first = t if first < 0 else first
-            near, whole_pass = _follow(t, fixed, units, m, moved, following)
+            near, whole_pass = _follow(t, fixed, units, m, dirty)
             seen += near
             passes += whole_pass
-        _small_change(t, m, following, threshold, before)
-        dirty[:] = following
-        m.state[0] = t + 1
-        if t > 0 and not _drops(m, t):
-            m.state[1] = t + 1
+        if not close_step(t, m, moved, dirty, threshold, before):
             return DONE, t + 1 if first < 0 and t + 1 < count else first, seen, passes
     if count > max_iter:
         return DONE, first, seen, passes
     return CONTINUE, count if first < 0 else first, seen, passes
-
-
-@njit(cache=True)
-def _follow(t, fixed, units, m, moved, following):  # type: ignore[no-untyped-def]
-    """Bring step t up to its moved centroids; return (rows looked at, passes over all rows)."""
-    _raise_credit(t, m, moved)
-    centres = (m.quantized[t] * 2).astype(np.int32)
-    most = fixed.shape[0] // PASS_SHARE
-    seen, passes = _look_near(t, fixed, m, centres, following, most), 0
-    if seen > most:
-        _pass_over(t, fixed, units, m)
-        following[:] = True
-        passes = 1
-    for j in range(moved.size):
-        following[j] |= moved[j] > 0.0
-    m.loss[t, 0], m.loss[t, 1] = loss_of(
-        m.square_sum[0], m.square_sum[1], m.quantized[t], m.sizes[t], m.sums[t]
-    )
-    return seen, passes
-
-
-@njit(cache=True)
-def _drops(m, t):  # type: ignore[no-untyped-def]
-    """Whether step t's loss is below the one before."""
-    high, low = m.loss[t]
-    return high < m.loss[t - 1, 0] or (high == m.loss[t - 1, 0] and low < m.loss[t - 1, 1])

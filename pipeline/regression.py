@@ -19,8 +19,11 @@ from .schedule import Schedule
 from .validation import real, whole
 
 EXACT, AVERAGED, LOWRANK, FROZEN = "exact", "averaged", "lowrank", "frozen"
+PROJECTED = "projected"
 NO_PROVENANCE = "none"
-KINDS = (EXACT, AVERAGED, NO_PROVENANCE, LOWRANK, FROZEN)
+KINDS = (EXACT, AVERAGED, NO_PROVENANCE, LOWRANK, FROZEN, PROJECTED)
+MEANS = (AVERAGED, PROJECTED)
+"""Kinds that keep one mean curvature a block."""
 DELTA, PRIU, BASEL = "delta", "priu", "basel"
 PRIU_OPT, CLOSED_FORM, INFL = "priu-opt", "closed-form", "infl"
 METHODS = (DELTA, PRIU, BASEL, PRIU_OPT, CLOSED_FORM, INFL)
@@ -66,7 +69,8 @@ class RegressionSettings:
     hessian: bool = False
     """Whether the summed Hessian at the final parameters is stored, for method ``infl``."""
     rank: int = 0
-    """Singular vectors of an iteration's curvature that are stored at most, by kind ``lowrank``."""
+    """Singular vectors of an iteration's curvature that are stored at most, by kind ``lowrank``; columns
+    of the basis, by kind ``projected``."""
 
     @property
     def descent(self) -> Descent:
@@ -150,8 +154,8 @@ def batch_slots(batch_size: int, slots: int, rows: int) -> int:
 
 
 def block_length(provenance: str, iterations: int) -> int:
-    """Return the iterations a block: about sqrt(tau), or a tenth of tau for ``averaged``."""
-    if provenance == AVERAGED:
+    """Return the iterations a block: about sqrt(tau), or a tenth of tau for kinds in ``MEANS``."""
+    if provenance in MEANS:
         return -(-iterations // DEFAULT_BLOCKS)
     return max(1, isqrt(iterations - 1) + 1)
 
@@ -169,7 +173,7 @@ def chunk_length(settings: RegressionSettings, parameters: int, products: bool) 
     Few enough for FEWEST_BLOCKS blocks, and whole composed blocks where products are kept.
     """
     tau = settings.iterations
-    if settings.provenance in (AVERAGED, NO_PROVENANCE):
+    if settings.provenance in (*MEANS, NO_PROVENANCE):
         return block_length(settings.provenance, tau)
     values = packed_size(parameters)
     if settings.provenance == LOWRANK:

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .closed_form import NormalEquations
+from .components import BASIS_ROWS, basis_of
 from .descent import Trace, Window, descend
 from .design import Design
 from .frozen import FrozenBlocks, FrozenCapture
 from .influence import add_hessians
 from .losses import Loss
 from .lowrank import LowRankBlock, LowRankBlocks, stacked
+from .projected import ProjectedBlocks
 from .provenance import (
     Blocks,
     MeanCurvature,
@@ -37,6 +39,7 @@ from .regression import (
     LOWRANK,
     NO_PROVENANCE,
     PRIU,
+    PROJECTED,
     RegressionSettings,
     keeps_products,
     unusable,
@@ -247,17 +250,48 @@ def _exact_until(
 def _averaged(
     settings: RegressionSettings, design: Design, rows: Rows, schedule: Schedule, trace: Trace
 ) -> AveragedBlocks:
-    blocks, size = settings.blocks, trace.trajectory.shape[1]
+    parts = _means(settings, trace.trajectory.shape[1], design, rows, schedule, trace)
+    return AveragedBlocks(settings.blocks, tuple(parts))
+
+
+def _means(
+    settings: RegressionSettings,
+    size: int,
+    design: Design,
+    rows: Rows,
+    schedule: Schedule,
+    trace: Trace,
+    seen: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda rows: rows,
+) -> list[tuple[NDArray[Real], NDArray[Real]]]:
+    """Each block's mean curvature (size, size) of the rows as they are seen, decomposed."""
     kind = np.dtype(settings.dtype).type
     parts: list[tuple[NDArray[Real], NDArray[Real]]] = []
     mean = MeanCurvature(settings.loss, size, kind)
     for piece in _pieces(settings.loss, design, rows, schedule, trace):
         live = int(trace.live[piece.iteration])
-        mean.add(piece.rows, piece.curved, live, piece.ends)
-        if piece.ends and piece.iteration + 1 == blocks.span(len(parts))[1]:
+        mean.add(seen(piece.rows), piece.curved, live, piece.ends)
+        if piece.ends and piece.iteration + 1 == settings.blocks.span(len(parts))[1]:
             parts.append(decompose(mean.mean()))
             mean = MeanCurvature(settings.loss, size, kind)
-    return AveragedBlocks(blocks, tuple(parts))
+    return parts
+
+
+def mean_gram(design: Design, rows: Rows) -> NDArray[np.float64]:
+    """Return the mean of x x^T (m, m) over ``BASIS_ROWS`` of the live rows at most."""
+    live = np.flatnonzero(rows.units >= 0)
+    x = design.take(rows.x, live[:: max(1, -(-len(live) // BASIS_ROWS))])
+    gram: NDArray[np.float64] = x.T @ x / len(x)
+    return gram
+
+
+def _projected(
+    settings: RegressionSettings, design: Design, rows: Rows, schedule: Schedule, trace: Trace
+) -> ProjectedBlocks:
+    kind = np.dtype(settings.dtype).type
+    basis = basis_of(mean_gram(design, rows), settings.rank, kind)
+    size = trace.trajectory.shape[1] // design.width * settings.rank
+    parts = _means(settings, size, design, rows, schedule, trace, basis.inside)
+    return ProjectedBlocks(settings.blocks, basis, tuple(parts))
 
 
 def _lowrank(
@@ -301,6 +335,7 @@ _CAPTURES: dict[str, Callable[[RegressionSettings, Design, Rows, Schedule, Trace
     AVERAGED: _averaged,
     LOWRANK: _lowrank,
     FROZEN: _frozen,
+    PROJECTED: _projected,
 }
 
 

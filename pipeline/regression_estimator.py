@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import regression_arrays as arrays
 from .clusterer import NotFittedError
+from .components import MOST_COLUMNS, choose_rank, spectrum
 from .design import Design, Moments
 from .estimators import Estimator
 from .losses import Loss, smoothness
@@ -27,6 +28,7 @@ from .regression import (
     INFL,
     METHODS,
     NO_PROVENANCE,
+    PROJECTED,
     SMOOTHNESS_ROWS,
     RegressionSettings,
     batch_slots,
@@ -41,6 +43,8 @@ from .validation import InvalidParameterError, checked_rows, checked_units, list
 
 EXACT_BYTES = 2**30
 """Exact provenance is the default up to this size."""
+AVERAGED_BYTES = 2**32
+"""Averaged provenance is the default up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,14 @@ class _State:
     settings: RegressionSettings
     design: Design
     trained: Trained
+
+
+def _smallest(parameters: int, iterations: int, dtype: str, columns: int) -> str:
+    """The kind that is the default: the first one whose size is allowed."""
+    if provenance_bytes(EXACT, parameters, iterations, dtype) <= EXACT_BYTES:
+        return EXACT
+    averaged = provenance_bytes(AVERAGED, parameters, iterations, dtype)
+    return AVERAGED if averaged <= AVERAGED_BYTES or columns > MOST_COLUMNS else PROJECTED
 
 
 class Regression(Estimator):
@@ -149,13 +161,20 @@ class Regression(Estimator):
             random_state=random_state,
         )
         dtype = self.dtype or ("float64" if self._loss == Loss.LINEAR else "float32")
+        count = min(len(x), SMOOTHNESS_ROWS)
+        some = design.take(x, np.linspace(0, len(x) - 1, count).astype(np.int64))
+        gram = some.T @ some / count
         kind = self.provenance
+        if kind == PROJECTED and design.width > MOST_COLUMNS:
+            raise ValueError(
+                f"provenance {kind!r} is for rows of up to {MOST_COLUMNS - 1:,} features; X has "
+                f"{design.width - 1:,}"
+            )
         if kind is None:
-            exact = provenance_bytes(EXACT, q * design.width, self.iterations, dtype)
-            kind = EXACT if exact <= EXACT_BYTES else AVERAGED
-        return RegressionSettings(
+            kind = _smallest(q * design.width, self.iterations, dtype, design.width)
+        settings = RegressionSettings(
             loss=self._loss,
-            learning_rate=self._rate(design, x),
+            learning_rate=self._rate(gram, len(x)),
             l2=float(self.l2),
             batch_slots=batch_slots(self.batch_size, len(x), len(x)),
             iterations=self.iterations,
@@ -166,15 +185,19 @@ class Regression(Estimator):
             dtype=dtype,
             block=block_length(kind, self.iterations),
         )
+        if kind == PROJECTED:
+            rank, _ = choose_rank(spectrum(gram), settings.descent, self.iterations, q)
+            settings = replace(settings, rank=rank)
+        return settings
 
-    def _rate(self, design: Design, x: NDArray[np.float32]) -> float:
-        """The learning rate given, with a warning above 1/L, or half of a mini-batch's 1/L."""
-        count = min(len(x), SMOOTHNESS_ROWS)
-        some = design.take(x, np.linspace(0, len(x) - 1, count).astype(np.int64))
-        gram = some.T @ some / count
+    def _rate(self, gram: NDArray[np.float64], rows: int) -> float:
+        """The learning rate given, with a warning above 1/L, or half of a mini-batch's 1/L.
+
+        gram: (m, m) the mean of x x^T.
+        """
         lipschitz = smoothness(self._loss, gram, self.l2)
         if self.learning_rate is None:
-            return 0.5 / smoothness(self._loss, gram, self.l2, min(self.batch_size, len(x)))
+            return 0.5 / smoothness(self._loss, gram, self.l2, min(self.batch_size, rows))
         if self.learning_rate > 1.0 / lipschitz:
             warnings.warn(
                 f"learning_rate is {self.learning_rate}, above 1/L = {1.0 / lipschitz:.4g}: "

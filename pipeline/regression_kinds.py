@@ -22,6 +22,12 @@ from .frozen import (
     update_frozen,
 )
 from .lowrank import LowRankBlocks, rebase_lowrank_block, update_lowrank
+from .projected import (
+    ProjectedBlocks,
+    TracedTouches,
+    rebase_projected_block,
+    update_projected,
+)
 from .provenance import Blocks, Real, block_product
 from .regression import RegressionSettings
 from .schedule import Schedule
@@ -62,7 +68,7 @@ class AveragedBlocks:
         return self.parts[block]
 
 
-Kept = ExactBlocks | AveragedBlocks | LowRankBlocks | FrozenBlocks
+Kept = ExactBlocks | AveragedBlocks | LowRankBlocks | FrozenBlocks | ProjectedBlocks
 
 
 def updated_by_delta(descent: Descent, trace: Trace, kept: Kept, visits: Visits) -> Updated:
@@ -73,6 +79,8 @@ def updated_by_delta(descent: Descent, trace: Trace, kept: Kept, visits: Visits)
         return update_lowrank(descent, trace, kept, visits)
     if isinstance(kept, FrozenBlocks):
         return update_frozen(descent, trace, kept, visits)
+    if isinstance(kept, ProjectedBlocks):
+        return update_projected(descent, kept, TracedTouches(trace, visits))
     return update(descent, trace, kept, visits)
 
 
@@ -104,6 +112,8 @@ def rebased(deletion: Deletion, kept: Kept) -> tuple[Trace, Kept]:
         return fresh, _averaged(deletion, kept, fresh)
     if isinstance(kept, LowRankBlocks):
         return fresh, _lowrank(deletion, kept, fresh)
+    if isinstance(kept, ProjectedBlocks):
+        return fresh, _projected(deletion, kept, fresh)
     return fresh, _frozen(deletion, kept, fresh)
 
 
@@ -150,6 +160,16 @@ def _lowrank(deletion: Deletion, kept: LowRankBlocks, fresh: Trace) -> LowRankBl
         _put(fresh, kept.blocks.span(block), here.trace)
         parts[block] = here.part
     return LowRankBlocks(kept.blocks, tuple(parts))
+
+
+def _projected(deletion: Deletion, kept: ProjectedBlocks, fresh: Trace) -> ProjectedBlocks:
+    descent, parts = deletion.settings.descent, list(kept.parts)
+    for block in _moved_blocks(kept.blocks, deletion.visits):
+        trace, own, start = deletion.block(kept.blocks, block)
+        here = rebase_projected_block(descent, trace, kept.basis, parts[block], own, start)
+        _put(fresh, kept.blocks.span(block), here.trace)
+        parts[block] = here.eigen
+    return ProjectedBlocks(kept.blocks, kept.basis, tuple(parts))
 
 
 def _frozen(deletion: Deletion, kept: FrozenBlocks, fresh: Trace) -> FrozenBlocks:

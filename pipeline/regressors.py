@@ -40,10 +40,11 @@ class LinearRegression(Regression):
         Rows a mini-batch, and how many mini-batches.
     random_state : int or None
         Which rows make which mini-batch; None draws one, kept as ``random_state_``.
-    provenance : "exact", "averaged", "lowrank", "frozen", "none" or None
+    provenance : "exact", "averaged", "lowrank", "frozen", "projected", "none" or None
         What is kept for deletions: the curvature of every iteration, its mean over each tenth of
-        them, the leading singular vectors of every iteration's, or every iteration's up to 70% of
-        them and one mean after. None: exact up to 1 GiB, else averaged.
+        them, the leading singular vectors of every iteration's, every iteration's up to 70% of them
+        and one mean after, or the means in the rows' leading principal components. None: exact up to
+        1 GiB, averaged up to 4 GiB, else projected.
     dtype : "float32", "float64" or None
         Of the curvature that is kept; None: float64 for linear models, float32 for the others.
 

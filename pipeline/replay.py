@@ -81,6 +81,24 @@ def delete(
     return new, Outcome("resumed", first, counting.passes, reason)
 
 
+def go_on(
+    held: Record, removed: Removed, remaining: Passes, settings: Settings
+) -> tuple[Record, int]:
+    """Return the record that ``fit(remaining)`` gives, and the passes that it took.
+
+    held: its extent, its square sum and its first steps, the removed rows' share taken out.
+    """
+    counting = _Counting(remaining)
+    rest = Remembering(counting, held, removed, held.extent, _nothing_of, held.square_sum)
+    return fit(rest, settings), counting.passes
+
+
+def _nothing_of(_: Scaling, centroids: Centroids) -> Tally:
+    """The tally of no rows."""
+    k = len(centroids.quantized)
+    return Tally(np.zeros(k, np.int64), np.zeros_like(centroids.quantized))
+
+
 def refit_reason(extent: Extent, bounds: tuple[float, float] | None) -> str:
     """Tell why a shrunk extent has everything fitted anew; empty where it does not."""
     if extent.rows == 0:

@@ -170,6 +170,7 @@ def _step(
     remaining: NDArray[np.float64],
 ) -> None:
     """``step_through`` the iterations first <= t < last of a trace."""
+    own = visits.between(first, last)
     step_through(
         int(descent.loss),
         descent.learning_rate,
@@ -177,10 +178,10 @@ def _step(
         packed,
         trace.live[first:last],
         trace.gradients[first:last],
-        np.searchsorted(visits.iteration, np.arange(first, last + 1)),
-        visits.rows,
-        visits.coefficients,
-        visits.curvature,
+        np.searchsorted(own.iteration, np.arange(first, last + 1)),
+        own.rows,
+        own.coefficients,
+        own.curvature,
         u,
         history,
         remaining,
@@ -260,6 +261,7 @@ def update_priu(
     w = w.copy()
     for block in range(exact.blocks.count):
         first, last = exact.blocks.span(block)
+        own = visits.between(first, last)
         _priu(
             int(descent.loss),
             descent.learning_rate,
@@ -268,10 +270,10 @@ def update_priu(
             trace.trajectory[first:last],
             trace.gradients[first:last],
             trace.live[first:last],
-            np.searchsorted(visits.iteration, np.arange(first, last + 1)),
-            visits.rows,
-            visits.coefficients,
-            visits.curvature,
+            np.searchsorted(own.iteration, np.arange(first, last + 1)),
+            own.rows,
+            own.coefficients,
+            own.curvature,
             w,
         )
     return w

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from .losses import PIECES, Loss, dot, row_coefficients
 from .schedule import Schedule
 
+TOGETHER = 1 << 16
+"""Visits whose rows are gathered at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
@@ -32,18 +35,19 @@ class Visits:
     iteration: NDArray[np.int64]
     """(v,) ascending."""
     rows: NDArray[np.float64]
-    """(v, m)"""
+    """(v, m), or (n, m) of which ``which`` tells the visits'."""
     coefficients: NDArray[np.float64]
     """(v, q) c at the iteration's w_t: the row's negative gradient is c (x) x."""
     curvature: NDArray[np.float64]
     """(v, q)"""
+    which: NDArray[np.int64] | None = None
+    """(v,) the row of each visit; None: every visit has its own."""
 
     def between(self, first: int, last: int) -> Visits:
-        """Return the visits of iterations first <= t < last."""
+        """Return the visits of iterations first <= t < last, each with its own row."""
         a, b = np.searchsorted(self.iteration, (first, last))
-        return Visits(
-            self.iteration[a:b], self.rows[a:b], self.coefficients[a:b], self.curvature[a:b]
-        )
+        rows = self.rows[a:b] if self.which is None else self.rows[self.which[a:b]]
+        return Visits(self.iteration[a:b], rows, self.coefficients[a:b], self.curvature[a:b])
 
     def part(self, first: int, last: int) -> Visits:
         """Return ``between``, with iterations counted from ``first``."""
@@ -52,8 +56,8 @@ class Visits:
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
         """Return how many rows each iteration first <= t < last loses."""
-        here = self.between(first, last).iteration - first
-        return np.bincount(here, minlength=last - first).astype(np.int64)
+        a, b = np.searchsorted(self.iteration, (first, last))
+        return np.bincount(self.iteration[a:b] - first, minlength=last - first).astype(np.int64)
 
 
 def find_visits(
@@ -61,7 +65,7 @@ def find_visits(
 ) -> Visits:
     """Return all visits of the leaving rows, their terms taken at the trajectory (iterations, P)."""
     when, which = schedule.visits(leaving.cells, leaving.slots)
-    return visits_at(loss, when, leaving.rows[which], leaving.labels[which], trajectory)
+    return visits_at(loss, when, leaving.rows, leaving.labels, trajectory, which)
 
 
 def visits_at(
@@ -70,12 +74,29 @@ def visits_at(
     rows: NDArray[np.float64],
     labels: NDArray[np.float64],
     trajectory: NDArray[np.float64],
+    which: NDArray[np.int64] | None = None,
 ) -> Visits:
-    """Return the terms of rows (v, m) that iterations (v,), ascending, of a trajectory visit."""
-    q = trajectory.shape[1] // rows.shape[1]
-    coefficients, curved = np.empty((len(rows), q)), np.empty((len(rows), q))
-    row_coefficients(int(loss), trajectory, iteration, rows, labels, coefficients, curved, PIECES)
-    return Visits(iteration, rows, coefficients, curved)
+    """Return the terms of rows that iterations (v,), ascending, of a trajectory visit.
+
+    rows (v, m), labels (v,): the visits' own; or (n, m), (n,) of rows that visit again and again,
+    ``which`` (v,) telling whose visit it is.
+    """
+    count, q = len(iteration), trajectory.shape[1] // rows.shape[1]
+    coefficients, curved = np.empty((count, q)), np.empty((count, q))
+    for first in range(0, count, TOGETHER):
+        here = slice(first, first + TOGETHER)
+        own = here if which is None else which[here]
+        row_coefficients(
+            int(loss),
+            trajectory,
+            iteration[here],
+            rows[own],
+            labels[own],
+            coefficients[here],
+            curved[here],
+            PIECES,
+        )
+    return Visits(iteration, rows, coefficients, curved, which)
 
 
 @njit(cache=True)

@@ -172,7 +172,7 @@ def test_dirty_rows_and_all_methods(tmp_path: Path) -> None:
         assert method in of["sgemm"] or ("sgemm", method) in failed
     assert of["cov-small"] >= {"basel", "delta", "priu", "infl", "priu-opt"}
     kinds = {r["kind"] for r in rows if r["method"] == "delta" and r["set"] == "cov-small"}
-    assert kinds == {"exact", "averaged", "lowrank", "frozen"}
+    assert kinds == {"exact", "averaged", "lowrank", "frozen", "projected"}
     # For linear models delta with exact curvature is BaseL but for rounding.
     mine = [r for r in rows if (r["set"], r["method"], r["kind"]) == ("sgemm", "delta", "exact")]
     assert len(mine) == 1 and float(mine[0]["distance_share"]) < 1e-6

@@ -1,0 +1,92 @@
+"""Taking rows out of a k-means history: extent, tally, loss and the chain's own decisions.
+
+What a removed row leaves behind is known without any other row: its share of the bounds, of Q, and,
+under the label that it has at a step, of that step's sizes, sums and loss.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .limbs import added, loss_of
+
+DONE, CONTINUE, RESEED, REFIT = 0, 1, 2, 3
+"""What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew."""
+
+
+@njit(cache=True)
+def prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
+    """Take removed rows out of the extent and Q; return REFIT, RESEED, or DONE where neither."""
+    code = DONE
+    for i in removed:
+        square = np.int64(0)
+        for f in range(fixed.shape[1]):
+            square += np.int64(fixed[i, f]) * fixed[i, f]
+            if m.lower_count[f] > 0 and x[i, f] == m.lower[f]:
+                m.lower_count[f] -= 1
+                code = REFIT if m.lower_count[f] == 0 else code
+            if m.upper_count[f] > 0 and x[i, f] == m.upper[f]:
+                m.upper_count[f] -= 1
+                code = REFIT if m.upper_count[f] == 0 else code
+        high, low = added(m.square_sum[0], m.square_sum[1], -square, 0)
+        m.square_sum[0], m.square_sum[1] = high, low
+        for seed in m.seeds:
+            if seed == i and code == DONE:
+                code = RESEED
+    return code
+
+
+@njit(cache=True)
+def take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
+    """Take removed rows out of step t: labels, margins, tally, and the loss under its centroids."""
+    for i in removed:
+        j = np.int64(m.labels[t, i])
+        m.sizes[t, j] -= 1
+        square = np.int64(0)
+        for f in range(fixed.shape[1]):
+            m.sums[t, j, f] -= fixed[i, f]
+            gap = fixed[i, f] - 2 * m.quantized[t, j, f]
+            square += gap * gap
+        high, low = added(m.loss[t, 0], m.loss[t, 1], -square, 0)
+        m.loss[t, 0], m.loss[t, 1] = high, low
+        m.labels[t, i] = 0
+        m.margins[t, i] = np.inf
+        dirty[j] = True
+
+
+@njit(cache=True)
+def _mark_small(t, m, dirty, now, before):  # type: ignore[no-untyped-def]
+    """Mark the clusters of step t that a new imbalance threshold pulls otherwise."""
+    if now != before:
+        for j in range(dirty.size):
+            if m.sizes[t, j] < max(now, before):
+                dirty[j] = True
+
+
+@njit(cache=True)
+def _drops(m, t):  # type: ignore[no-untyped-def]
+    """Whether step t's loss is below the one before."""
+    high, low = m.loss[t]
+    return high < m.loss[t - 1, 0] or (high == m.loss[t - 1, 0] and low < m.loss[t - 1, 1])
+
+
+@njit(cache=True)
+def close_step(t, m, moved, dirty, now, before):  # type: ignore[no-untyped-def]
+    """End step t, whose rows have their labels; return whether its loss drops, so that steps follow.
+
+    moved (k,): how far its centroids went. dirty (k,): clusters whose rows are others than they
+    were; gets those that step t + 1 must compute again. now, before: thresholds of small clusters.
+    """
+    if moved.max() > 0.0:
+        for j in range(moved.size):
+            dirty[j] |= moved[j] > 0.0
+        m.loss[t, 0], m.loss[t, 1] = loss_of(
+            m.square_sum[0], m.square_sum[1], m.quantized[t], m.sizes[t], m.sums[t]
+        )
+    _mark_small(t, m, dirty, now, before)
+    m.state[0] = t + 1
+    if t > 0 and not _drops(m, t):
+        m.state[1] = t + 1
+        return False
+    return True
