@@ -56,9 +56,11 @@ def train_(
         typer.Option(
             "-p",
             help="Hyper-parameter as key=value: n_clusters (8), max_iter (10), bounds=LOWER:UPPER; "
-            "q-kmeans also epsilon (by size) and gamma (0.2); dc-kmeans n_leaves (a power of two; by "
+            "provenance (none, or labels: for deletions without passes); q-kmeans also epsilon (by "
+            "size) and gamma (0.2); dc-kmeans no provenance, but n_leaves (a power of two; by "
             "size), root (unweighted or weighted), branching=8x8 (a deeper tree). Regressions: "
-            "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), iterations (1000), validation (0.1), "
+            "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), "
+            "iterations (1000), validation (0.1), "
             "provenance (exact, averaged, lowrank, frozen, projected or none; chosen if unset), hessian (true for "
             "--method infl), dtype (float32 or float64).",
         ),

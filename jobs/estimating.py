@@ -7,7 +7,14 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.estimate import Estimate, estimate_distance, sample_size, strata, update_work
+from ..pipeline.estimate import (
+    MOST_ROWS,
+    Estimate,
+    estimate_distance,
+    sample_size,
+    strata,
+    update_work,
+)
 from ..pipeline.forces import Batches
 from ..pipeline.left_out import Course, apart, frozen_error, together, truncation_error
 from ..pipeline.projection_error import projection_error
@@ -40,11 +47,12 @@ def estimate_update(
     averaged = settings.provenance in MEANS
     with one_blas_thread():
         blocks = settings.composed
-        followed = model.parameters.size
-        if settings.provenance == PROJECTED:
-            followed = rows.outputs * settings.rank
+        projected = settings.provenance == PROJECTED
+        followed = rows.outputs * settings.rank if projected else model.parameters.size
         work = update_work(blocks, followed, outcome.when, averaged)
         count, places = sample_size(work, rows.width, rows.outputs)
+        # What rows of many columns have in common is small against what each has of its own.
+        count = MOST_ROWS if projected else count
         spans = strata(blocks, int(outcome.when[0]) // blocks.length, places, averaged)
         sample = sample_rows(rows, count)
         before = model.lineage.rows / rows.schedule.per_epoch
@@ -66,9 +74,10 @@ def estimate_update(
         course = Course(settings.descent, spans, trajectory, by_delta, sample)
         if settings.provenance == LOWRANK:
             found = together(found, _truncation(model, course))
-        if settings.provenance == PROJECTED:
+        if projected:
             basis = StoredProjected(model.version, settings).basis
-            found = together(found, projection_error(course, basis))
+            left = model.lineage.rows - len(leaving.rows)
+            found = together(found, projection_error(course, basis, left))
         if settings.provenance == FROZEN:
             first = settings.frozen(1).first
             w = _trajectory(model, np.array([first]))[0]

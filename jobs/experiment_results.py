@@ -83,7 +83,10 @@ def open_results(root: Path, experiment: str, settings: Mapping[str, Any]) -> It
     root = root.absolute()
     if root.exists() and not root.is_dir():
         raise UsageError(f"--out {root} is not a folder")
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except NotADirectoryError:
+        raise UsageError(f"--out {root} is below a file, not a folder") from None
     with _locked(root):
         _check_head(root, experiment, settings)
         files.sweep_partials(root)

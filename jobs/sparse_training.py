@@ -43,6 +43,8 @@ KINDS = (COEFFICIENTS, NO_PROVENANCE)
 VALIDATION = 0.1
 MEMORY = 1 << 30
 """Bytes that an update may hold, where nothing else is said."""
+VECTORS = 8
+"""Vectors of all features that a training or an update holds at once, at most."""
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "learning_rate": float,
     "l2": float,
@@ -86,6 +88,13 @@ def check(
         SparseStep(given["learning_rate"] or 0.0, given["l2"])
     except ValueError as error:
         raise UsageError(str(error)) from error
+    needed = VECTORS * 8 * (data_set.features + 1)
+    if needed > MEMORY:
+        raise UsageError(
+            f"the rows have columns up to {data_set.features:,}: a model of them takes "
+            f"{shown(needed)} of memory, and {shown(MEMORY)} are allowed; number the columns anew, "
+            "without gaps, or hash them"
+        )
 
 
 def first_version(training: Training) -> FirstVersion:

@@ -21,37 +21,52 @@ from .remainders import Rows, Vectors
 
 DECAY_ROWS = 64
 """Rows of a sample that tell how an error decays."""
-HALVES = (slice(0, None, 2), slice(1, None, 2))
+GROUPS = 6
+"""Parts of a sample that are compared with each other."""
 
 
-def projection_error(course: Course, basis: Basis) -> Estimate:
-    """Return the error of what curvature in the basis leaves out alone, told from live rows."""
+def projection_error(course: Course, basis: Basis, rows: int) -> Estimate:
+    """Return the error of what curvature in the basis leaves out alone, told from live rows.
+
+    rows: how many there are in all. Their mean is what groups of the sample agree on, and what so
+    many rows have besides by chance: their own sampling noise, which is far less than the sample's.
+    """
     descent, u = course.descent, course.u
     thin = course.sample.thinned(DECAY_ROWS)
     ahead = _curvature(descent.loss, course.trajectory + u, thin)
     path = (int(descent.loss), descent.learning_rate, descent.l2, thin.rows, ahead)
-    ends = [
-        carried(*path, course.spans.lengths, means, np.zeros_like(u))
-        for means in _left_out(course, basis)
-    ]
-    # What both halves agree on is free of sampling noise.
-    noise = float(np.square(ends[0] - ends[1]).sum()) / 4.0
-    trend = max(noise / 4.0, float(ends[0] @ ends[1])) ** 0.5
+    lengths, still = course.spans.lengths, np.zeros_like(u)
+    ends = np.stack([carried(*path, lengths, m, still) for m in _left_out(course, basis)])
+    square = _common(ends) + _noise(ends) * len(course.sample.rows) / max(1, rows)
     # An error beyond the change itself says only that the update failed.
     largest = float(np.linalg.norm(course.updated.starts[-2:], axis=1).max())
-    return Estimate(min(trend, largest), 0.0, 0.0)
+    return Estimate(min(float(np.sqrt(square)), largest), 0.0, 0.0)
 
 
-def _left_out(course: Course, basis: Basis) -> tuple[Vectors, Vectors]:
-    """What the update took for C u less C u (S, P), by either half of the sample."""
+def _common(ends: Vectors) -> float:
+    """The square of what all groups' vectors (g, P) have in common, and its standard error."""
+    pairs = (ends @ ends.T)[np.triu_indices(len(ends), 1)]
+    return max(0.0, float(pairs.mean())) + float(pairs.std() / np.sqrt(len(pairs)))
+
+
+def _noise(ends: Vectors) -> float:
+    """The mean squared error of the groups' mean."""
+    apart = float(np.square(ends - ends.mean(axis=0)).sum())
+    return apart / (len(ends) * max(1, len(ends) - 1))
+
+
+def _left_out(course: Course, basis: Basis) -> list[Vectors]:
+    """What the update took for C u less C u (S, P), by each of some groups of the sample."""
     loss, sample, u = course.descent.loss, course.sample, course.u
     curved = _curvature(loss, course.trajectory, sample)
     whole, inner = (_scores(v, sample) for v in (u, basis.whole(basis.inside(u))))
     found = []
-    for half in HALVES:
-        own = [sample.mean(_own(loss, curved, shift, half), half) for shift in (whole, inner)]
+    groups = max(2, min(GROUPS, len(sample.rows) // 2))
+    for k in range(groups):
+        part = slice(k, None, groups)
+        own = [sample.mean(_own(loss, curved, shift, part), part) for shift in (whole, inner)]
         found.append(basis.whole(basis.inside(own[1])) - own[0])
-    return found[0], found[1]
+    return found
 
 
 def _scores(u: Vectors, rows: Rows) -> NDArray[np.float64]:
@@ -68,10 +83,10 @@ def _curvature(loss: Loss, w: Vectors, rows: Rows) -> NDArray[np.float64]:
 
 
 def _own(
-    loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64], half: slice
+    loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64], part: slice
 ) -> NDArray[np.float64]:
-    """(S, n, q): (D_i - D) U x_i with D the mean over a half of the rows; shift (S, n, q): U x_i."""
-    p = curved[:, half]
+    """(S, n, q): (D_i - D) U x_i with D the mean over a part of the rows; shift (S, n, q): U x_i."""
+    p = curved[:, part]
     mean = np.eye(p.shape[2]) * p.mean(axis=1)[:, :, np.newaxis]
     bent = curved * shift
     if loss == Loss.SOFTMAX:

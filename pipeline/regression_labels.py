@@ -33,5 +33,5 @@ def class_numbers(labels: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]
     except TypeError as error:
         raise ValueError(f"y holds labels that have no common order: {error}") from None
     if len(classes) < 2:
-        raise ValueError(f"y has the one class {classes[0]!r}; at least 2 are needed")
+        raise ValueError(f"y has the one class {classes.tolist()[0]!r}; at least 2 are needed")
     return numbers, classes

@@ -14,6 +14,9 @@ from dataclasses import replace
 from .errors import BadInputError
 from .rows import RowBlock, RowSource, blocks_of
 
+MOST_ROWS = 1 << 36
+"""More rows than any disk would hold: a slip of the keyboard."""
+
 
 class CopiedRows:
     """A `RowSource` of all rows of another one, several times over.
@@ -63,6 +66,7 @@ class CopiedRows:
         with blocks_of(self._source) as blocks:
             for block in blocks:
                 rows += len(block.rows)
+                self._check(rows)
                 self._dropped_first = self._source.dropped
                 self._progress = self._source.progress / self._copies
                 yield block
@@ -71,6 +75,13 @@ class CopiedRows:
         with closing(self._others(rows)) as others:
             yield from others
         self._progress = 1.0
+
+    def _check(self, rows: int) -> None:
+        if rows * self._copies > MOST_ROWS:
+            raise BadInputError(
+                f"{self._copies:,} copies of {rows:,} rows or more are {self._copies * rows:,}; at "
+                f"most {MOST_ROWS:,} rows can be imported"
+            )
 
     def _others(self, rows: int) -> Generator[RowBlock, None, None]:
         """Every block's second and further copies; rows: how many valid ones the first copy had."""

@@ -47,7 +47,10 @@ class IdxFile:
 
     @classmethod
     def _of(cls, path: Path, stream: io.BufferedIOBase) -> Self:
-        magic = int.from_bytes(stream.read(4), "big")
+        begin = stream.read(4)
+        if not begin:
+            raise BadInputError(f"{path}: the file is empty; fetch it again")
+        magic = int.from_bytes(begin, "big")
         if magic not in _KINDS:
             raise BadInputError(
                 f"{path}: no idx file of images or labels: magic number 0x{magic:08x} found, "

@@ -194,3 +194,9 @@ def test_a_job_recorded_before_there_were_copies_is_opened_as_it_was() -> None:
     asked = {"kind": "generate", "like": "higgs", "rows": 9, "features": None, "clusters": None}
     source = source_of({**asked, "seed": 1}, SALT, lambda what, share: None)
     assert "copies" not in source.provenance and source.expected_rows == 9
+
+
+def test_more_copies_than_any_disk_holds_are_refused_at_once() -> None:
+    source = CopiedRows(GivenRows(np.zeros((5, 2)), None), 1 << 40)
+    with pytest.raises(BadInputError, match=r"1,099,511,627,776 copies of 5 rows or more are"):
+        list(source.blocks())

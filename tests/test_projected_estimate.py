@@ -9,7 +9,14 @@ import pytest
 from projected_rows import LOSSES, spectral
 from regression_problems import Problem
 
-from expunge.pipeline.estimate import Estimate, estimate_distance, sample_size, strata, update_work
+from expunge.pipeline.estimate import (
+    MOST_ROWS,
+    Estimate,
+    estimate_distance,
+    sample_size,
+    strata,
+    update_work,
+)
 from expunge.pipeline.forces import Batches
 from expunge.pipeline.left_out import Course, together
 from expunge.pipeline.losses import Loss
@@ -30,9 +37,9 @@ def estimated(
     visits, leaving = here.visits(trained, gone), here.leaving(gone)
     updated = updated_by_delta(settings.descent, trained.trace, kept, visits)
     work = update_work(settings.blocks, here.q * settings.rank, visits.iteration, True)
-    size, count = sample_size(work, here.design.width, here.q)
+    _, count = sample_size(work, here.design.width, here.q)
     spans = strata(settings.blocks, int(visits.iteration[0]) // settings.block, count, True)
-    stay = np.setdiff1d(np.arange(len(here.rows.x)), gone)[:size]
+    stay = np.setdiff1d(np.arange(len(here.rows.x)), gone)[:MOST_ROWS]
     sample = Sample(here.design.take(here.rows.x, stay), here.rows.labels[stay])
     batch = float(trained.trace.live.mean())
     share = 1.0 - len(gone) / len(here.rows.x)
@@ -43,7 +50,7 @@ def estimated(
         settings.descent, updated, spans, trajectory, sample, own, batches, 2.0**-53
     )
     course = Course(settings.descent, spans, trajectory, updated, sample)
-    left_out = projection_error(course, kept.basis)
+    left_out = projection_error(course, kept.basis, len(here.rows.x) - len(gone))
     return updated, together(found, left_out), left_out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,10 @@ def test_labels_of_many_kinds() -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_large_learning_rate_warns(kind: type[Regression]) -> None:
     x, y = data(kind)
-    limit = 2 * small(kind).fit(x, y).learning_rate_
+    with pytest.warns(RuntimeWarning) as told, suppress(DivergedError):
+        small(kind, learning_rate=50.0).fit(x, y)
+    limit = float(str(told[0].message).split("1/L = ")[1].split(":")[0])
+    assert 0.45 * limit < small(kind).fit(x, y).learning_rate_ < 0.5 * limit
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         small(kind, learning_rate=0.999 * limit).fit(x, y)

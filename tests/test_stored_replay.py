@@ -7,7 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -172,8 +172,6 @@ class Shelf:
             assert (low - self.kept.drifts[t] <= true)[live].all()
             assert not np.isin(self.kept.changes[t].places, np.flatnonzero(~live)).any()
 
-    # what replay asks for
-
     def minima(self, step: int) -> np.ndarray:
         found: np.ndarray = self.least[step].copy()
         return found
@@ -258,16 +256,9 @@ def overlapping(rows: int, features: int, state: int) -> np.ndarray:
 
 
 def settings_of(n: int, d: int, epsilon: float, state: int = 3) -> Settings:
-    return resolve_settings(
-        n,
-        d,
-        n_clusters=4,
-        epsilon=epsilon,
-        gamma=0.2 if epsilon else 0.0,
-        max_iter=10,
-        random_state=state,
-        bounds=(-2.0, 5.0),
-    )
+    fixed: dict[str, Any] = {"n_clusters": 4, "max_iter": 10, "bounds": (-2.0, 5.0)}
+    gamma = 0.2 if epsilon else 0.0
+    return resolve_settings(n, d, epsilon=epsilon, gamma=gamma, random_state=state, **fixed)
 
 
 def test_shares_of_what_deletions_come_to() -> None:
@@ -361,16 +352,7 @@ def _raise_least(shelf: Shelf) -> None:
 @pytest.mark.parametrize("tamper", [None, _inflate, _forget_changes, _forget_credits, _raise_least])
 def test_tampering_with_what_is_kept_shows(tamper: Tamper | None) -> None:
     x = np.random.default_rng(0).random((3000, 2)).astype(np.float32)
-    config = resolve_settings(
-        3000,
-        2,
-        n_clusters=5,
-        epsilon=0.0,
-        gamma=0.0,
-        max_iter=10,
-        random_state=0,
-        bounds=(0.0, 1.0),
-    )
+    config = replace(settings_of(3000, 2, 0.0, 0), n_clusters=5, bounds=(0.0, 1.0))
     shelf = Shelf(x, np.arange(3000), config)
     for unit in np.random.default_rng(1).permutation(3000)[:40]:
         shelf.delete(np.array([unit]))
