@@ -78,11 +78,12 @@ def _replay(
 
 
 def _outcome(found: Found, passes: int) -> Outcome:
-    """What a replay came to, with so many passes."""
+    """What a replay came to, with so many passes; steps that are new take one when they are labelled."""
     if found.first < 0:
         return NOTHING
     reason = f"step {found.first} came out differently"
-    return Outcome("resumed" if passes else "replayed", found.first, passes, reason)
+    passed = passes > 0 or found.todo == CONTINUE
+    return Outcome("resumed" if passed else "replayed", found.first, passes, reason)
 
 
 def forecast_stored(
