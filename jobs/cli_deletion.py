@@ -252,7 +252,9 @@ def scan_(
     ctx: typer.Context,
     rows: Annotated[Path, typer.Option(help="File with the rows to look for.")],
     data: Annotated[str | None, typer.Option(help="Data set whose columns it has.")] = None,
-    format: Annotated[str, typer.Option(help="As for data import: csv, higgs, svmlight ...")] = "csv",
+    format: Annotated[
+        str, typer.Option(help="As for data import: csv, higgs, svmlight ...")
+    ] = "csv",
     as_json: Json = False,
 ) -> None:
     """Search every byte below the workspace for rows, in every stored encoding; exit 5 if found."""
