@@ -10,7 +10,8 @@ test: .venv/test
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest --cov --cov-report=term:skip-covered $(PYTEST)
+	# Two processes, a file of tests in one of them.
+	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered $(PYTEST)
 
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv
