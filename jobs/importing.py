@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ..storage import ingest
@@ -26,6 +25,7 @@ from ..storage.sparse_ingest import import_sparse
 from ..storage.sparse_rows import SparseSource
 from ..storage.svmlight import SVMLIGHT
 from .errors import UsageError
+from .input_files import input_files
 from .ledger import now
 from .sparse_importing import SPARSE_GENERATORS, is_sparse, open_sparse
 from .workspace import Workspace
@@ -87,9 +87,7 @@ def _opened(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource
         options = {k: asked[k] for k in ("like", "rows", "features", "clusters", "seed")}
         # A job recorded before there was a choice does not say.
         return open_generator(**options, deviation=asked.get("deviation"))
-    missing = [f for f in asked["files"] if not Path(f).exists()]
-    if missing:
-        raise UsageError(f"{missing[0]}: there is no such file")
+    files = input_files(asked["files"])
     # A job recorded before there were sparse rows does not say.
     if asked.get("first_column") is not None:
         raise UsageError(
@@ -97,7 +95,7 @@ def _opened(asked: dict[str, Any], salt: bytes, progress: Progress) -> RowSource
             f"only {SVMLIGHT} files number theirs"
         )
     return open_source(
-        [Path(f) for f in asked["files"]],
+        files,
         asked["format"],
         label=asked["label"],
         drop=asked["drop"],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ..storage.rcv1_like import Rcv1Like
 from ..storage.sparse_rows import SparseSource
 from ..storage.svmlight import SVMLIGHT, SvmlightSource
 from .errors import UsageError
+from .input_files import input_files
 
 SPARSE_GENERATORS: dict[str, Callable[[int, int], SparseSource]] = {"rcv1": Rcv1Like}
 _UNFIT = (
@@ -38,9 +38,6 @@ def open_sparse(asked: dict[str, Any]) -> SparseSource:
         raise UsageError(f"{options}: not for {what}, whose rows are sparse")
     if asked["kind"] == "generate":
         return SPARSE_GENERATORS[asked["like"]](asked["rows"], asked["seed"])
-    files = [Path(f) for f in asked["files"]]
-    missing = [f for f in files if not f.exists()]
-    if missing:
-        raise UsageError(f"{missing[0]}: there is no such file")
+    files = input_files(asked["files"])
     first = asked.get("first_column")
     return SvmlightSource(files, first_column=first, drop_invalid=asked["drop_invalid"])

@@ -27,6 +27,7 @@ from ..storage.space import free_bytes, shown
 from .errors import JobError, UsageError
 from .kmeans_models import parse_values
 from .model_family import FirstVersion, Progress, Training
+from .provenance_plan import MEMORY
 from .regression_arrays import settings_to_json
 from .regression_store import folder_size, version_attrs
 from .sparse_rows import SparseModelRows, sparse_window_cells
@@ -41,8 +42,6 @@ from .sparse_store import (
 ALGORITHMS: tuple[str, ...] = ("sparse-logistic",)
 KINDS = (COEFFICIENTS, NO_PROVENANCE)
 VALIDATION = 0.1
-MEMORY = 1 << 30
-"""Bytes that an update may hold, where nothing else is said."""
 VECTORS = 8
 """Vectors of all features that a training or an update holds at once, at most."""
 _PARAMETERS: dict[str, Callable[[str], Any]] = {

@@ -103,7 +103,10 @@ def import_blocks(
             spread.add(block, salt)
             progress("reading rows", source.progress)
         if spread.count == 0:
-            raise BadInputError("the source has no valid row; there is nothing to import")
+            why = (
+                f"all {source.dropped} were skipped as invalid" if source.dropped else "it is empty"
+            )
+            raise BadInputError(f"the source has no valid row, there is nothing to import: {why}")
         shape = _shape(layout, spread, cells, source.label_name is not None)
         group = staging / "group"
         specs = layout.specs(shape)

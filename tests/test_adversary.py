@@ -206,6 +206,14 @@ def test_a_failed_import_keeps_nothing_of_the_file(cli: Cli, ready: Path, tmp_pa
     assert b"Jane" not in (ready / "ledger.sqlite").read_bytes()
 
 
+def test_a_file_named_twice_is_refused(cli: Cli, ready: Path, csv_file: Write) -> None:
+    path = csv_file(np.ones((2, 3)), "twice.csv")
+    same = path.parent / "." / path.name
+    asked = ("data", "import", "u", path, same, "--format", "csv")
+    assert "named 2 times" in cli(*asked, code=2)
+    assert [found["name"] for found in cli("data", "list")["data_sets"]] == ["t"]
+
+
 def test_a_job_whose_name_was_given_away_can_be_closed(
     cli: Cli, ready: Path, csv_file: Write
 ) -> None:

@@ -11,6 +11,7 @@ included, ``ratio_of_medians`` of the median one.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -83,6 +84,7 @@ def bench(deviation: float, root: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run all of them."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     for deviation in DEVIATIONS:
         for root in ("unweighted", "weighted"):

@@ -9,6 +9,7 @@ Ratios are baseline over ours for ``pass`` (above 1: faster), ours over baseline
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -146,7 +147,15 @@ def main() -> None:
         "stored": bench_stored,
         "import": bench_import,
     }
-    for name in sys.argv[1:] or benches:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "bench", nargs="*", metavar="BENCH", help=f"of {', '.join(benches)}; else all"
+    )
+    asked = parser.parse_args().bench
+    unknown = sorted(set(asked) - set(benches))
+    if unknown:
+        parser.error(f"{unknown[0]}: there are {', '.join(benches)}")
+    for name in asked or benches:
         with tempfile.TemporaryDirectory() as folder:
             sys.stdout.write(json.dumps({"bench": name, "results": benches[name](Path(folder))}))
             sys.stdout.write("\n")
