@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import regression_arrays as arrays
 from .clusterer import NotFittedError
 from .components import MOST_COLUMNS, choose_rank, spectrum
+from .descent import DivergedError
 from .design import Design, Moments
 from .estimators import Estimator
 from .losses import Loss, smoothness
@@ -63,6 +64,8 @@ class RegressionDeletion:
     """Euclidean length of the parameters' change, for standardised features."""
     share_deleted: float
     """Share of the rows of the fit that are deleted by now: the distance to a retrain grows with it."""
+    failed: bool = False
+    """Whether training diverges on the rows that are left: the model has no parameters any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,9 @@ class Regression(Estimator):
         ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
         ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
         ``closed-form`` without provenance, and where an update can't hold. Units that are not in the
-        model are ignored and counted. The rows are overwritten in the model's own memory.
+        model are ignored and counted. The rows are overwritten in the model's own memory. Where an
+        update can't hold and training diverges on the rows that are left, with the settings of the
+        fit, the rows go all the same and the model is ``failed``: fit it again.
 
         Raises ValueError for a method that the model can't be updated by.
         """
@@ -230,17 +235,31 @@ class Regression(Estimator):
         change = 0.0
         state = self._state
         if state is not None and len(index):
-            try:
-                trained = self._without(state, index, method)
-            except arrays.StrayedError:
-                method = BASEL
-                trained = self._without(state, index, method)
+            trained, method = self._after(state, index, method)
             after = np.zeros_like(state.trained.w) if trained is None else trained.w
             change = float(np.linalg.norm(after - state.trained.w))
             self._state = None if trained is None else replace(state, trained=trained)
-            rows.erase(index)
+        rows.erase(index)
         share = 1.0 - rows.live / len(rows.units)
-        return RegressionDeletion(method, kind, len(index), ignored, change, share)
+        return RegressionDeletion(
+            method, kind, len(index), ignored, change, share, self._failed_since()
+        )
+
+    def _after(
+        self, state: _State, index: NDArray[np.int64], method: str
+    ) -> tuple[Trained | None, str]:
+        """The model without some rows, and the method that gave it; None where there can be none."""
+        try:
+            try:
+                return self._without(state, index, method), method
+            except arrays.StrayedError:
+                return self._without(state, index, BASEL), BASEL
+        except DivergedError:
+            return None, BASEL
+
+    def _failed_since(self) -> bool:
+        """Whether a deletion left rows, and no model of them."""
+        return self._state is None and self._rows.live > 0
 
     def _without(self, state: _State, index: NDArray[np.int64], method: str) -> Trained | None:
         """The model without some rows; None where none is left."""
@@ -282,7 +301,7 @@ class Regression(Estimator):
     def empty_(self) -> bool:
         """Whether every row was deleted."""
         self._fitted()
-        return self._state is None
+        return self._rows.live == 0
 
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """Labels as the losses want them, and the classes (none for numbers)."""
@@ -296,6 +315,11 @@ class Regression(Estimator):
 
     def _alive(self) -> _State:
         self._fitted()
+        if self._failed_since():
+            raise NotFittedError(
+                f"the model has no parameters: at learning_rate {self.learning_rate_:.4g} training "
+                "diverges on the rows that a deletion left; fit it again with a smaller one"
+            )
         if self._state is None:
             raise NotFittedError("the model is empty: all its rows were deleted")
         return self._state

@@ -7,22 +7,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+LARGEST = float(np.finfo(np.float32).max)
+"""Of the numbers that a linear model takes, by magnitude: what stored labels hold, too."""
+
 
 def checked_labels(y: ArrayLike, rows: int) -> NDArray[Any]:
     """Return y as an array (rows,), or ValueError saying what it is instead."""
+    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+        raise ValueError("y has masked values: missing labels can't be used")
     labels = np.asarray(y)
     if labels.shape != (rows,):
         raise ValueError(f"y has shape {labels.shape}; {rows} labels are needed, one a row")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        row = int(np.argmin(np.isfinite(labels)))
+    # What is missing differs from itself, whatever its type.
+    unfit = ~np.isfinite(labels) if labels.dtype.kind in "fc" else labels != labels  # noqa: PLR0124
+    if np.any(unfit):
+        row = int(np.argmax(unfit))
         raise ValueError(f"y[{row}] is {labels[row]}: not finite")
     return labels
 
 
+def scored_labels(y: ArrayLike, rows: int) -> NDArray[Any]:
+    """Return y as ``checked_labels``; ValueError where there is none to compare with."""
+    if not rows:
+        raise ValueError("X has no row; at least one is needed for a score")
+    return checked_labels(y, rows)
+
+
 def real_labels(labels: NDArray[Any]) -> NDArray[np.float64]:
-    """Return labels (n,) as float64; ValueError unless they are finite numbers."""
+    """Return labels (n,) as float64; ValueError unless they are numbers of float32's range."""
     if labels.dtype.kind not in "biuf":
         raise ValueError(f"y holds {labels.dtype}; numbers are needed")
+    large = np.abs(labels) > LARGEST if labels.dtype.kind == "f" else np.zeros(1, np.bool)
+    if large.any():
+        row = int(np.argmax(large))
+        raise ValueError(
+            f"y[{row}] is {labels[row]}: beyond {LARGEST:.3g}, the most that float32 holds; rescale y"
+        )
     return labels.astype(np.float64)
 
 

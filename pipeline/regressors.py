@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .losses import Loss
 from .regression_estimator import Regression
-from .regression_labels import checked_labels, class_numbers, real_labels
+from .regression_labels import class_numbers, real_labels, scored_labels
 
 
 class LinearRegression(Regression):
@@ -80,7 +80,7 @@ class LinearRegression(Regression):
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return R^2; for labels that are all the same, 1 if they are predicted exactly, else 0."""
         predicted = self.predict(X)
-        wanted = real_labels(checked_labels(y, len(predicted)))
+        wanted = real_labels(scored_labels(y, len(predicted)))
         residual = float(np.square(wanted - predicted).sum())
         total = float(np.square(wanted - wanted.mean()).sum())
         return 1.0 - residual / total if total > 0.0 else float(residual == 0.0)
@@ -126,7 +126,7 @@ class SoftmaxRegression(Regression):
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the share of rows whose class is predicted right."""
         predicted = self.predict(X)
-        return float(np.mean(predicted == checked_labels(y, len(predicted))))
+        return float(np.mean(predicted == scored_labels(y, len(predicted))))
 
 
 class LogisticRegression(SoftmaxRegression):

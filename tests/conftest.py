@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 from support import Cli
 
 from expunge.jobs.cli import run
@@ -62,3 +63,18 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder with real data sets is not beside the project")
     return folder
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The scheduler of a cluster with 1, 2 or 4 worker processes."""
+    with LocalCluster(
+        n_workers=request.param,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        local_directory=str(tmp_path_factory.mktemp("spill")),
+    ) as local:
+        yield local.scheduler_address

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from support import Cli, same
 from test_storage import SALT, Rows
 
@@ -33,21 +33,6 @@ def rows(n: int = 3000) -> np.ndarray:
     rng = np.random.default_rng(4)
     x: np.ndarray = rng.normal(rng.integers(0, 5, (n, 1)), 0.3, (n, 6)).astype(np.float32)
     return x
-
-
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def address(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The scheduler of a cluster with 1, 2 or 4 worker processes."""
-    with LocalCluster(
-        n_workers=request.param,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",
-        local_directory=str(tmp_path_factory.mktemp("spill")),
-    ) as local:
-        yield local.scheduler_address
 
 
 @pytest.mark.parametrize("cells", [1, 16, 64])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import small_rows
 from test_real_data_exact import FILES, differences, rows_of
 
 from expunge import DCKMeans, KMeans
@@ -53,15 +54,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, DCKMeans, list[li
     n = draw(st.integers(1, 200) if draw(st.booleans()) else st.integers(1, 12))
     d = draw(st.integers(1, 5))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    kind = draw(st.sampled_from(["uniform", "ties", "blobs", "outlier"]))
-    if kind == "uniform":
-        x = rng.random((n, d))
-    elif kind == "ties":
-        x = rng.integers(0, 3, (n, d)).astype(float)
-    elif kind == "blobs":
-        x = rng.integers(0, 4, (n, 1)) + rng.normal(0, 0.1, (n, d))
-    else:
-        x = rng.normal(size=(n, d)) ** 3 * 10.0 ** draw(st.integers(-30, 30))
+    x = draw(small_rows(n, d, rng))
     units = rng.permutation(n * 3)[:n] if draw(st.booleans()) else rng.integers(0, n, n)
     model = DCKMeans(
         draw(st.integers(1, min(6, n))),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import refit, same
+from support import refit, same, small_rows
 
 from expunge.pipeline.clusterers import KMeans, QKMeans
 
@@ -16,15 +16,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, KMeans, list[list
     n = draw(st.integers(1, 300) if draw(st.booleans()) else st.integers(1, 12))
     d = draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    kind = draw(st.sampled_from(["uniform", "ties", "blobs", "outlier"]))
-    if kind == "uniform":
-        x = rng.random((n, d))
-    elif kind == "ties":
-        x = rng.integers(0, 3, (n, d)).astype(float)
-    elif kind == "blobs":
-        x = rng.integers(0, 4, (n, 1)) + rng.normal(0, 0.1, (n, d))
-    else:
-        x = rng.normal(size=(n, d)) ** 3 * 10.0 ** draw(st.integers(-30, 30))
+    x = draw(small_rows(n, d, rng))
     if draw(st.booleans()):
         x[:, rng.integers(d)] = -1.5
     units = rng.permutation(n * 3)[:n] if draw(st.booleans()) else rng.integers(0, n, n)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import LocalCluster
 from regression_workspace import AVERAGED, EXACT, problem, write_rows
 from support import INLINE
 
@@ -56,21 +54,6 @@ def life(
         found += [{key: m[key] for key in told} for m in done["models"]]
     assert cli("verify", "none", *where)["distance"] == 0.0
     return found
-
-
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def address(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The scheduler of a cluster with 1, 2 or 4 worker processes."""
-    with LocalCluster(
-        n_workers=request.param,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",
-        local_directory=str(tmp_path_factory.mktemp("spill")),
-    ) as local:
-        yield local.scheduler_address
 
 
 def test_workers_change_no_bit(

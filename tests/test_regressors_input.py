@@ -123,3 +123,56 @@ def test_divergence_keeps_the_earlier_fit() -> None:
     with pytest.raises(DivergedError, match="diverged at iteration [1-9]"):
         model.set_params(learning_rate=100.0).fit(*data(LinearRegression, seed=1))
     assert np.array_equal(parameters(model), before)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([1, np.nan] * 20, object), r"y\[1\] is nan: not finite"),
+        (np.array(["2020-01-01", "NaT"] * 20, "M8[D]"), r"y\[1\] is NaT: not finite"),
+        (np.array([complex(np.nan, 1), 2] * 20), r"y\[0\] is .*nan.*: not finite"),
+        (np.ma.masked_array([0, 1] * 20, mask=np.arange(40) % 4 == 2), "y has masked values"),
+    ],
+)
+def test_labels_that_are_missing_are_no_class(labels: np.ndarray, message: str) -> None:
+    x = np.random.default_rng(1).normal(size=(40, 3))
+    with pytest.raises(ValueError, match=message):
+        SoftmaxRegression(iterations=5, random_state=0).fit(x, labels)
+    model = SoftmaxRegression(iterations=5, random_state=0).fit(x, [0, 1] * 20)
+    with pytest.raises(ValueError, match=message):
+        model.score(x, labels)
+
+
+def test_numbers_beyond_float32_are_refused() -> None:
+    x = data(LinearRegression)[0]
+    for large in (np.full(len(x), 1e39), np.full(len(x), np.longdouble("1e400"))):
+        with pytest.raises(ValueError, match=r"y\[0\] is .*: beyond 3.4e\+38"):
+            LinearRegression(random_state=0).fit(x, large)
+    at_most = np.where(np.arange(len(x)) % 2, 1.0, -1.0) * np.finfo(np.float32).max
+    model = LinearRegression(iterations=5, random_state=0).fit(x, at_most)
+    assert np.isfinite(model.delete([1, 2]).change) and np.isfinite(model.score(x, at_most))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_score_needs_a_row(kind: type[Regression]) -> None:
+    x, y = data(kind)
+    with pytest.raises(ValueError, match="X has no row"):
+        fitted(kind).score(x[:0], y[:0])
+
+
+@pytest.mark.parametrize("provenance", ["exact", "none"])
+def test_rows_go_where_training_diverges_on_those_that_are_left(provenance: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    x[5] *= 1e5
+    y = rng.normal(size=200)
+    model = LinearRegression(
+        random_state=1, iterations=150, batch_size=20, provenance=provenance
+    ).fit(x, y)
+    others = [unit for unit in rng.permutation(200).tolist() if unit != 5]
+    done = [model.delete(others[k : k + 20]) for k in range(0, 180, 20)]
+    assert done[-1].failed and not done[0].failed and model.n_rows_ == 20 and not model.empty_
+    with pytest.raises(NotFittedError, match="diverges on the rows that a deletion left"):
+        model.predict(x)
+    assert model.delete(others[180:]).rows == 19 and model.n_rows_ == 1
+    assert not model.delete(5).failed and model.empty_
