@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from sqlite3 import DatabaseError
+from sqlite3 import SQLITE_FULL, SQLITE_IOERR, DatabaseError
 from typing import Annotated
 
 import typer
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     except (JobError, StorageError, ClusterError, OSError, DatabaseError) as error:
         if debug:
             traceback.print_exc()
-        damaged = "the ledger is damaged: " if isinstance(error, DatabaseError) else ""
+        damaged = _ledgers_fault(error) if isinstance(error, DatabaseError) else ""
         sys.stderr.write(f"error: {damaged}{error}\n")
         if isinstance(error, JobError):
             return error.exit_code
@@ -103,6 +103,16 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: unexpected {kind}: {error}; --debug shows where\n")
         return 1
     return 0
+
+
+def _ledgers_fault(error: DatabaseError) -> str:
+    """What an error of SQLite means to a user."""
+    if error.sqlite_errorcode & 0xFF in (SQLITE_IOERR, SQLITE_FULL):
+        return (
+            "the ledger can't be read or written, and stands as it was; is the disk full, or the size of "
+            "files limited? "
+        )
+    return "the ledger is damaged: "
 
 
 def main() -> None:

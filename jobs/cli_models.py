@@ -79,11 +79,13 @@ def train_(
     as_json: Json = False,
 ) -> None:
     """Train a model on a stored data set."""
-    given = {}
+    given: dict[str, str] = {}
     for text in parameter or []:
         key, separator, value = text.partition("=")
         if not separator:
             raise UsageError(f"-p {text!r}: give it as key=value")
+        if key in given:
+            raise UsageError(f"-p {key} is given twice, as {given[key]!r} and as {value!r}")
         given[key] = value
     asked = {
         "data": data,

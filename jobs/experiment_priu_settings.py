@@ -24,6 +24,8 @@ DEFAULT_SETS = "sgemm,higgs"
 DEFAULT_REPEATED = "higgs-extended"
 DEFAULT_RATES = "0.0001,0.001,0.01,0.2"
 DEFAULT_ROWS = 50_000
+RATE_DIGITS = 6
+"""Pieces of different rates are told apart by so many digits after the point."""
 VALIDATION = 0.1
 """Share of the rows that validate, as in the paper."""
 
@@ -110,7 +112,7 @@ class Study:
 
     def piece(self, rate: float) -> str:
         """The piece with all times and distances at a rate."""
-        return f"{self.name}.{rate:.6f}"
+        return f"{self.name}.{rate:.{RATE_DIGITS}f}"
 
     def memory_piece(self, method: str, kind: str) -> str:
         """The piece with one method's memory."""
@@ -155,10 +157,11 @@ def chosen_names(option: str, given: str | None, known: Sequence[str]) -> tuple[
 def chosen_rates(given: str) -> tuple[float, ...]:
     """Return the deletion rates in a comma-separated list, ascending; UsageError for others."""
     try:
-        rates = sorted({float(text) for text in given.split(",") if text.strip()})
+        found = [float(text) for text in given.split(",") if text.strip()]
     except ValueError:
         raise UsageError(f"--rates {given!r}: give numbers by commas, like 0.001,0.01") from None
-    # Pieces are told apart by six digits.
-    if not rates or not all(1e-6 <= rate < 1.0 for rate in rates):
+    if not found or not all(1e-6 <= rate < 1.0 for rate in found):
         raise UsageError(f"--rates {given!r}: shares from 0.000001 on and below 1 are needed")
-    return tuple(rates)
+    if any(rate != round(rate, RATE_DIGITS) for rate in found):
+        raise UsageError(f"--rates {given!r}: give at most {RATE_DIGITS} digits after the point")
+    return tuple(sorted(set(found)))

@@ -45,6 +45,8 @@ class Settings:
             raise UsageError(f"--deletions is {self.deletions}; at least 1 is needed")
         if not 0 < self.budget < float("inf"):
             raise UsageError(f"--budget is {self.budget}; seconds above 0 are needed")
+        if self.rows is not None and self.rows < 1:
+            raise UsageError(f"--rows is {self.rows}; at least 1 is needed")
         if self.workers < 1:
             raise UsageError(f"--workers is {self.workers}; at least 1 is needed")
 

@@ -198,7 +198,7 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
     found = survey(data, settings, training.fold)
     if not found.rows:
         raise UsageError(
-            f"all rows of {data.path.name} fall into the validation share; set -p validation=0"
+            f"all rows of data set {data.path.stem!r} fall into the validation share; set -p validation=0"
         )
     classes = check_classes(loss, found, data.label_name)
     rows = RegressionRows(data, settings, design_of(found), classes)

@@ -153,7 +153,7 @@ def _resolve(training: Training) -> tuple[SparseModelRows, float, str]:
     count = int(rows.training.sum())
     if not count:
         raise UsageError(
-            f"all rows of {data.path.name} fall into the validation share; set -p validation=0"
+            f"all rows of data set {data.path.stem!r} fall into the validation share; set -p validation=0"
         )
     limit = 1.0 / (largest_curvature(rows, rows.training, data.features) / 4.0 + given["l2"])
     settings = replace(

@@ -133,6 +133,7 @@ class KMeans(Clusterer):
 
     @property
     def record_(self) -> Record:
+        self._fitted()
         history: History | None = self._history
         self._complete()
         return history.record if history else self._plain

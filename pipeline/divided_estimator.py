@@ -152,6 +152,7 @@ class DCKMeans(Clusterer):
 
     @property
     def record_(self) -> DividedRecord:
+        self._fitted()
         self._complete()
         return self._record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import sqlite3
@@ -23,6 +24,7 @@ from expunge.jobs.requests import units_of_subjects
 from expunge.jobs.workspace import Workspace
 
 Write = Callable[..., Path]
+TRAIN = ("train", "z", "--data", "t", "--algorithm", "k-means")
 
 
 def table(n: int = 200, d: int = 3, seed: int = 0) -> np.ndarray:
@@ -188,6 +190,19 @@ def test_a_busy_ledger_is_locked_and_a_damaged_one_says_so(
     assert "ledger" in cli("model", "list", code=1)
 
 
+def test_a_ledger_that_cannot_grow_is_not_called_damaged(cli: Cli, ready: Path) -> None:
+    command = [sys.executable, "-m", "expunge.jobs.cli", "-w", str(ready), "forget"]
+    done = subprocess.run(
+        [*command, "--data", "t", "--sample", "0.9"],
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "size of files limited" in done.stderr
+    assert cli("forget", "--data", "t", "--sample", 0.9)["already_requested"] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [("data/t.zarr/zarr.json", 1), ("models/m/*/zarr.json", 5)]
 )
@@ -227,6 +242,7 @@ def test_a_job_whose_name_was_given_away_can_be_closed(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        ((*TRAIN, "-p", "max_iter=1", "-p", "max_iter=2"), 2, "max_iter is given twice"),
         (("forget", "--data", "t", "--unit", "9" * 5000), 2, "not a unit id"),
         (("forget", "--data", "t", "--sample", "0.1", "--seed", "9" * 45), 2, "seed"),
         (("job", "show", "9" * 20), 2, ""),
@@ -245,12 +261,12 @@ def test_a_job_whose_name_was_given_away_can_be_closed(
         (("forget", "--data", "t", "--units-file", "."), 2, "is not a file"),
         (("forget", "--data", "t", "--subject", "x"), 2, "without --subject"),
         (
-            ("train", "z", "--data", "t", "--algorithm", "k-means", "--memory-limit", "50MB"),
+            (*TRAIN, "--memory-limit", "50MB"),
             2,
             "320MiB",
         ),
         (
-            ("train", "z", "--data", "t", "--algorithm", "k-means", "-p", "bounds=-1e39:1e39"),
+            (*TRAIN, "-p", "bounds=-1e39:1e39"),
             2,
             "bounds",
         ),

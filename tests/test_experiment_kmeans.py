@@ -157,6 +157,7 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("--data", "postures,celltype"): "every data set is missing",
         ("--deletions", 599): "too few",
         ("--budget", 0): "--budget",
+        ("--rows", 0): "--rows is 0",
         ("--replicates", 0): "--replicates",
     }
     for number, (given, expected) in enumerate(cases.items()):

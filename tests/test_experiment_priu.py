@@ -135,6 +135,7 @@ def test_goes_on(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("priu-single", ("--random", "--dirty-scale", 3), "leave out --dirty-scale"),
         ("priu-single", ("--rates", "0.1,x"), "--rates"),
         ("priu-single", ("--rates", "1.5"), "--rates"),
+        ("priu-single", ("--rates", "0.0500001,0.0500004"), "at most 6 digits"),
         ("priu-single", ("--kinds", "perfect"), "perfect"),
         ("priu-single", ("--rows", 3), "--rows"),
         ("priu-single", ("--repeats", 0), "--repeats"),

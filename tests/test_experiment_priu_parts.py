@@ -108,7 +108,7 @@ def test_studies() -> None:
         f"{name}.paper.dirty.{rate}" for name in ("higgs", "sgemm") for rate in (0.1, 0.2)
     ]
     assert len(studies(replace(asked, leaving=RANDOM))) == 2
-    assert chosen_rates("0.2, 0.0001") == (0.0001, 0.2)
+    assert chosen_rates("0.2, 0.0001, 0.2") == (0.0001, 0.2)
     with pytest.raises(UsageError):
         Settings(dirty_scale=0.0).check()
 
