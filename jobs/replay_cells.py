@@ -19,11 +19,12 @@ from ..pipeline.arrays import GridPasses
 from ..pipeline.fixedpoint import Scaling
 from ..pipeline.lloyd import Tally
 from ..pipeline.stored_replay import STORED_BLOCK, Changes, least_of_blocks
+from ..storage.blockchecks import block_checks
 from ..storage.chunks import Index, read_chunk, write_chunk
 from ..storage.fence import Fence
 from ..storage.schema import ArraySpec
 from .memory import SLACK, pass_bytes
-from .replay_store import ROW_ARRAYS, Layout, row_index
+from .replay_store import CELL_ARRAYS, ROW_ARRAYS, Layout, row_index
 from .train_kmeans import CellGroup
 
 
@@ -86,7 +87,7 @@ def cells_bytes(layout: Layout, features: int) -> int:
 
 def write_cells(task: CellsTask) -> Written:
     """Write labels and margins of some cells."""
-    done, specs = Written(), task.layout.row_specs()
+    done, specs = Written(), task.layout.cell_specs()
     for cell in task.group.cells:
         labels, margins = _held(task, cell)
         if task.fresh:
@@ -95,7 +96,9 @@ def write_cells(task: CellsTask) -> Written:
             gone = task.group.excluded[cell]
             labels[:, gone] = 0
             margins[:, gone] = np.inf
-        for name, values in zip(ROW_ARRAYS, (labels, margins), strict=True):
+        checks = block_checks(*blocked(labels, margins)).reshape(task.layout.room, -1)
+        written: tuple[NDArray[Any], ...] = (labels, margins, checks)
+        for name, values in zip(CELL_ARRAYS, written, strict=True):
             index = row_index(cell)
             with task.fence.writing():
                 digest = write_chunk(task.path, name, specs[name], index, values[:, np.newaxis])
@@ -140,8 +143,15 @@ def _label(
         here = labels[step, : len(x)], margins[step, : len(x)]
         tally = rows.label(task.scaling, centroids, *here)
         done.tallies[step] = done.tallies[step] + tally if step in done.tallies else tally
-        cut = labels[step].reshape(-1, STORED_BLOCK), margins[step].reshape(-1, STORED_BLOCK)
+        cut = blocked(labels[step], margins[step])
         done.minima[step, cell] = least_of_blocks(*cut, credit, 0.0)
+
+
+def blocked(
+    labels: NDArray[Any], margins: NDArray[np.float32]
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return labels and margins of whole blocks block by block (n, STORED_BLOCK)."""
+    return labels.reshape(-1, STORED_BLOCK), margins.reshape(-1, STORED_BLOCK)
 
 
 def changes_in(changes: Changes, cells: Sequence[int], layout: Layout) -> dict[int, Changes]:

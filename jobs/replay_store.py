@@ -2,9 +2,9 @@
 
 They are a Zarr group of its own inside the version's folder, ``replay``, since they depend on the
 model's history and the model's digest must not. ``labels`` and ``margins`` (step, cell, slot) have a
-chunk a cell; ``minima`` (step, cell, block) say which blocks of slots must be looked at; what looks
-found since a cell was written last stands in ``changed_*``. The ledger has the group's digest in the
-report of the job that wrote it.
+chunk a cell, and so have ``checks`` (step, cell, block) of both; ``minima`` (step, cell, block) say
+which blocks of slots must be looked at; what looks found since a cell was written last stands in
+``changed_*``. The ledger has the group's digest in the report of the job that wrote it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from ..pipeline.lloyd import Tally
 from ..pipeline.quantized import Passes
 from ..pipeline.stored_replay import STORED_BLOCK, Changes, Kept
 from ..storage import files
+from ..storage.blockchecks import block_checks
 from ..storage.chunks import CURE, Index, chunk_bytes, chunk_count
 from ..storage.dataset import DataSet
 from ..storage.errors import CorruptError
@@ -36,6 +37,9 @@ LABELS, NONE = "labels", "none"
 PROVENANCES = (LABELS, NONE)
 """What ``-p provenance`` may be: whether each row's label and margin at every step are kept."""
 ROW_ARRAYS = ("labels", "margins")
+"""What is kept of rows."""
+CHECKS = "checks"
+CELL_ARRAYS = (*ROW_ARRAYS, CHECKS)
 """The arrays that have a chunk a cell, of all steps."""
 
 
@@ -74,15 +78,23 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of all chunks of labels and margins."""
-        return self.room * self.cells * self.slots * (self.label.itemsize + 4)
+        """Bytes of all chunks that are cells'."""
+        return self.cells * sum(chunk_bytes(spec) for spec in self.cell_specs().values())
 
-    def row_specs(self) -> dict[str, ArraySpec]:
+    def cell_specs(self) -> dict[str, ArraySpec]:
         """Return the arrays that have a chunk a cell."""
-        dims, shape = ("step", "cell", "slot"), (self.room, self.cells, self.slots)
-        chunks = (self.room, 1, self.slots)
-        types = {"labels": self.label, "margins": np.dtype("<f4")}
-        return {name: ArraySpec(dims, shape, types[name], chunks) for name in ROW_ARRAYS}
+        of_slots = ("slot", self.slots)
+        items = {
+            "labels": (*of_slots, self.label),
+            "margins": (*of_slots, np.dtype("<f4")),
+            CHECKS: ("block", self.blocks, np.dtype("<u8")),
+        }
+        return {
+            name: ArraySpec(
+                ("step", "cell", dim), (self.room, self.cells, size), dtype, (self.room, 1, size)
+            )
+            for name, (dim, size, dtype) in items.items()
+        }
 
     def minima_spec(self, steps: int) -> ArraySpec:
         """Return the array of lower bounds of so many steps."""
@@ -108,7 +120,7 @@ def specs_of(layout: Layout, arrays: Mapping[str, NamedArray]) -> dict[str, Arra
     """Return the specs of the whole group, from its small arrays."""
     steps = len(arrays["drifts"].values)
     small = {name: whole(a.dims, a.values) for name, a in arrays.items()}
-    return {**layout.row_specs(), "minima": layout.minima_spec(steps), **small}
+    return {**layout.cell_specs(), "minima": layout.minima_spec(steps), **small}
 
 
 def all_bytes(specs: Mapping[str, ArraySpec]) -> int:
@@ -117,7 +129,7 @@ def all_bytes(specs: Mapping[str, ArraySpec]) -> int:
 
 
 def row_index(cell: int) -> Index:
-    """The index of a cell's chunk of labels or margins."""
+    """The index of a cell's chunk of labels, margins or checks."""
     return (0, cell, 0)
 
 
@@ -138,7 +150,7 @@ class StoredReplay:
         return self.version.chunk("minima", (step, 0, 0)).reshape(-1)
 
     def chunk(self, name: str, cell: int) -> Path:
-        """The file of a cell's labels or margins."""
+        """The file of a cell's labels, margins or checks."""
         return chunk_path(self.version.path, name, *row_index(cell))
 
 
@@ -157,11 +169,17 @@ def replay_digest(ws: Workspace, row: Mapping[str, Any]) -> str | None:
 
 
 def open_replay(ws: Workspace, row: Mapping[str, Any], data_set: DataSet) -> StoredReplay | None:
-    """Open what a model keeps for replay; None where it keeps nothing. CorruptError for damage."""
+    """Open what a model keeps for replay; None where it keeps nothing. CorruptError for damage.
+
+    What has no checks, from before there were any, is not gone on with: a deletion then goes by
+    passes, and keeps labels and margins anew.
+    """
     digest = replay_digest(ws, row)
     if digest is None:
         return None
     version = open_version(ws.root / row["folder"] / FOLDER, digest)
+    if CHECKS not in version.specs:
+        return None
     room, cells, _ = version.specs["labels"].shape
     credits = version.read("credits")
     layout = Layout(room, cells, data_set.capacity, credits.shape[1])
@@ -178,8 +196,8 @@ def _kept(version: Version, credits: NDArray[np.float64]) -> Kept:
 class StoredRows:
     """The rows of a stored data set and what is kept of them: implements ``stored_replay.Rows``.
 
-    Blocks and rows are read where they stand, without a check of their chunks' digests: those are
-    of whole chunks.
+    Blocks and rows are read where they stand. Digests are of whole chunks; each block that is read
+    is held against a check of its own, and rows have none.
     """
 
     def __init__(
@@ -190,7 +208,7 @@ class StoredRows:
         self._scaling = scaling
         self._passes = passes
         cells = range(stored.layout.cells)
-        self._paths = {name: [stored.chunk(name, c) for c in cells] for name in ROW_ARRAYS}
+        self._paths = {name: [stored.chunk(name, c) for c in cells] for name in CELL_ARRAYS}
         self._paths["x"] = [data_set.chunk("x", c) for c in cells]
 
     def minima(self, step: int) -> NDArray[np.float32]:
@@ -202,21 +220,23 @@ class StoredRows:
         layout = self._stored.layout
         labels = np.empty((len(blocks), STORED_BLOCK), layout.label)
         margins = np.empty((len(blocks), STORED_BLOCK), np.float32)
+        checks = np.empty((len(blocks), 1), np.uint64)
         cells, block = np.divmod(blocks, layout.blocks)
-        first = step * layout.slots + block * STORED_BLOCK
+        first = step * layout.blocks + block
         for cell, part in by_cell(cells):
-            for name, values in zip(ROW_ARRAYS, (labels, margins), strict=True):
-                offsets = first[part] * values.itemsize
+            for name, values in zip(CELL_ARRAYS, (labels, margins, checks), strict=True):
+                offsets = first[part] * values[0].nbytes
                 files.read_at(self._paths[name][cell], offsets, values[part])
-        self._check(labels, margins)
+        wrong = block_checks(labels, margins) != checks[:, 0]
+        if wrong.any():
+            self._refuse(step, int(blocks[wrong][0]))
         return labels, margins
 
-    def _check(self, labels: NDArray[Any], margins: NDArray[np.float32]) -> None:
-        """CorruptError for what can't have been written: compiled code takes labels as addresses."""
-        if (labels >= self._stored.layout.n_clusters).any() or np.isnan(margins).any():
-            raise CorruptError(
-                f"{self._stored.version.path}: labels or margins hold what was never written; {CURE}"
-            )
+    def _refuse(self, step: int, block: int) -> NoReturn:
+        """CorruptError: compiled code would take labels as addresses, and margins as the truth."""
+        cell = block // self._stored.layout.blocks
+        named = " or ".join(str(self._paths[name][cell]) for name in CELL_ARRAYS)
+        raise CorruptError(f"step {step}: {named} holds what was never written there; {CURE}")
 
     def grid(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
         data = self._data_set

@@ -30,6 +30,7 @@ from .replay_cells import (
     write_cells,
 )
 from .replay_store import (
+    CELL_ARRAYS,
     FOLDER,
     LABELS,
     ROW_ARRAYS,
@@ -168,8 +169,8 @@ class _Writing:
     def write(self) -> str:
         """Write everything; return the digest."""
         specs = self._specs
-        rows = len(self.cells) * sum(chunk_bytes(specs[name]) for name in ROW_ARRAYS)
-        others = all_bytes({n: s for n, s in specs.items() if n not in ROW_ARRAYS})
+        rows = len(self.cells) * sum(chunk_bytes(specs[name]) for name in CELL_ARRAYS)
+        others = all_bytes({n: s for n, s in specs.items() if n not in CELL_ARRAYS})
         create_version(
             self._path, specs, {"data_set": self._place.data_set.path.name}, needed=rows + others
         )
@@ -186,7 +187,7 @@ class _Writing:
         version = parent.version
         wanted = [
             (name, row_index(cell))
-            for name in ROW_ARRAYS
+            for name in CELL_ARRAYS
             for cell in range(self._layout.cells)
             if cell not in written
         ]

@@ -17,10 +17,11 @@ from ..pipeline.regression import BASEL
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from ..storage.errors import StorageError
-from ..storage.versions import digest, open_version, read_version
+from ..storage.versions import check_version, digest, open_version, read_version
 from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models, sparse_models
 from .errors import UsageError, VerifyError
 from .fold import Fold, split_cells
+from .replay_store import open_replay
 from .train_divided import StoredLeaves
 from .train_kmeans import StoredPasses, warm_up
 from .verifying_regression import verify_against_basel
@@ -52,10 +53,7 @@ def verify_model(
         return sparse_models.verify_sparse(ws, model, progress)
     if fits == BASEL:
         return verify_against_basel(ws, model, fold, progress)
-    found = verify_against_retrain(ws, model, fold, progress)
-    if found["exact"]:
-        return found, None
-    return found, f"model {model} is not what a retrain gives: {found['differing']} differ"
+    return verify_against_retrain(ws, model, fold, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +104,11 @@ _RETRAINS: dict[str, Callable[[_Retraining], _Retrained]] = {
 
 def verify_against_retrain(
     ws: Workspace, model: str, fold: Fold, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """Train anew on the rows that are stored and compare every array of the digest.
+) -> tuple[dict[str, Any], str | None]:
+    """Train anew on the rows that are stored and compare every array of the digest; see above.
 
     The retrain gets the model's resolved settings from the ledger and opens no array of the model.
+    Labels and margins, which are no part of the digest, are held against their own one.
     """
     ledger = ws.ledger
     with ws.lock(f"verification of model {model}"):
@@ -134,6 +133,11 @@ def verify_against_retrain(
                 open_version(ws.root / row["folder"], row["digest"])
         except StorageError as error:
             raise VerifyError(str(error)) from error
+        progress("labels and margins")
+        intact, fault = _check_labels(ws, row, data_set)
+    differing = sorted(n for n in {*found, *retrained} if not _same(found, retrained, n))
+    if not exact:
+        fault = f"model {model} is not what a retrain gives: {differing} differ"
     return {
         "model": model,
         "against": "retrain",
@@ -142,12 +146,27 @@ def verify_against_retrain(
         "retrained_digest": retrained_digest,
         "ledger_digest": row["digest"],
         "max_abs_difference": _difference(found, retrained),
-        "differing": sorted(n for n in {*found, *retrained} if not _same(found, retrained, n)),
+        "differing": differing,
         "rows": again.model.extent.rows,
         "empty": again.model.empty,
         "passes": again.passes,
         "retrain_seconds": seconds,
-    }
+        "intact": intact,
+    }, fault
+
+
+def _check_labels(
+    ws: Workspace, row: Mapping[str, Any], data_set: DataSet
+) -> tuple[bool | None, str | None]:
+    """Whether each byte kept for replay is what was written, and what is not; None where none is."""
+    try:
+        stored = open_replay(ws, row, data_set)
+        if stored is None:
+            return None, None
+        check_version(stored.version)
+    except StorageError as error:
+        return False, f"model {row['name']} stands, but not what it keeps for deletions: {error}"
+    return True, None
 
 
 @dataclass(frozen=True, slots=True)
