@@ -121,16 +121,17 @@ def first_version(training: Training) -> FirstVersion:
     made = {**settings_to_json(settings), PROVENANCE: plan.kind}
     attrs = version_attrs(training.model, 1, algorithm, made, record, row, None)
     digest = write_version(path, to_arrays(record, settings), attrs)
+    steps = len(record.steps) - 1
     kept: dict[str, Any] = {"kind": plan.kind, "bytes": 0}
     if plan.kind == LABELS:
         training.progress("labels and margins")
         place = Place(path, training.fence, training.fold, data, {})
         kept = write_replay(place, settings, anew(record), None)
     summary = {
-        "steps": len(record.steps) - 1,
+        "steps": steps,
         "loss": record.final.loss / LOSS_UNIT,
         "passes": passes.passes + bool(kept["bytes"]),
-        PROVENANCE: {"why": plan.why, **kept},
+        PROVENANCE: {"why": plan.why, **kept, "deletion_passes": 0 if kept["bytes"] else steps},
     }
     return FirstVersion(path, digest, record.extent.rows, made, summary)
 
@@ -139,7 +140,8 @@ def _plan(asked: str | None, data: DataSet, settings: Settings) -> ProvenancePla
     """What is kept for deletions, and what it costs."""
     k, most = settings.n_clusters, settings.max_iter
     layout = Layout.of(data, most + 1, k, most)
-    return plan_labels(asked, layout.row_bytes, cells_bytes(layout, data.features))
+    disk, memory = layout.row_bytes, cells_bytes(layout, data.features)
+    return plan_labels(asked, settings.spacing > 1, most, disk, memory)
 
 
 def next_version(change: Change) -> NextVersion:

@@ -24,6 +24,7 @@ from ..pipeline.regression import (
 )
 from ..storage.space import shown
 from .errors import JobError
+from .replay_store import LABELS
 
 MEMORY = 1 << 30
 """Bytes that an update or a capturing task may use, unless said otherwise."""
@@ -150,14 +151,23 @@ def plan_provenance(
     )
 
 
-def plan_labels(asked: str | None, disk: int, memory: int) -> ProvenancePlan:
-    """Tell what labels and margins of k-means cost, at most; they are kept where asked for."""
-    kind = asked or NO_PROVENANCE
-    if kind == NO_PROVENANCE:
+def plan_labels(
+    asked: str | None, quantized: bool, max_iter: int, disk: int, memory: int
+) -> ProvenancePlan:
+    """Tell what labels and margins of k-means cost, and what deletions cost without them.
+
+    They are kept where asked for, in ``disk`` bytes at most. quantized: whether few deletions move a
+    centroid.
+    """
+    which = "a deletion that moves a centroid, as few do," if quantized else "nearly every deletion"
+    passes = f"{which} takes up to {max_iter} passes over the rows"
+    room = f"{shown(disk)} at most for labels and margins"
+    if (asked or NO_PROVENANCE) == NO_PROVENANCE:
         why = "asked for" if asked else "by default"
-        why = f"{why}; provenance=labels would keep {shown(disk)} at most, for deletions without passes"
-        return ProvenancePlan(kind, "", 0, 0, why)
-    return ProvenancePlan(kind, "float32", disk, memory, f"asked for; {shown(disk)} at most")
+        why = f"{why}; {passes}; provenance=labels would take none, but {room}"
+        return ProvenancePlan(NO_PROVENANCE, "", 0, 0, why)
+    why = f"asked for; {room}, and no pass a deletion, but where a seed or a range's end goes; else {passes}"
+    return ProvenancePlan(LABELS, "float32", disk, memory, why)
 
 
 def _plan(kind: str, shape: Shape, dtype: str) -> ProvenancePlan:
