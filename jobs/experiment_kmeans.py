@@ -26,11 +26,23 @@ from .experiment_results import Pieces
 from .experiment_rows import Left, Rows, stream
 from .experiment_series import Model, Series, checkpoints
 from .experiment_sets import ExperimentSet, MissingSet, load
-from .experiment_settings import BASELINE, MAX_ITER, SWEEPS, Settings, piece_name
+from .experiment_settings import BASELINE, MAX_ITER, PROVENANCE, SWEEPS, Settings, piece_name
 from .experiment_workers import environment
 
-KINDS = {"k-means": KMeans, "q-kmeans": QKMeans, "dc-kmeans": DCKMeans}
-RESOLVED = {"k-means": (), "q-kmeans": ("epsilon",), "dc-kmeans": ("n_leaves",)}
+KINDS: dict[str, Callable[..., KMeans | DCKMeans]] = {
+    "k-means": KMeans,
+    "k-means-none": partial(KMeans, provenance=PROVENANCE["k-means-none"]),
+    "q-kmeans": QKMeans,
+    "q-kmeans-none": partial(QKMeans, provenance=PROVENANCE["q-kmeans-none"]),
+    "dc-kmeans": DCKMeans,
+}
+RESOLVED = {
+    "k-means": (),
+    "k-means-none": (),
+    "q-kmeans": ("epsilon",),
+    "q-kmeans-none": ("epsilon",),
+    "dc-kmeans": ("n_leaves",),
+}
 """Hyper-parameters that the first fit resolves by the number of rows, and later ones keep."""
 TIMED_VALUES = 4_000_000
 """Values (rows x features) of the largest sets on which sweeps time deletions as well."""
@@ -174,8 +186,7 @@ class Fitted:
     parameters: dict[str, float]
 
     def __call__(self, left: Left) -> Model:
-        made: Callable[..., KMeans | DCKMeans] = KINDS[self.algorithm]
-        model = made(
+        model = KINDS[self.algorithm](
             self.clusters, max_iter=MAX_ITER, random_state=self.random_state, **self.parameters
         )
         model.fit(left.x, left.units)

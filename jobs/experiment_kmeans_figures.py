@@ -18,6 +18,8 @@ LABELS = {
     "k-means": "k-means",
     "q-kmeans": "Q-k-means",
     "dc-kmeans": "DC-k-means",
+    "k-means-none": "k-means without labels",
+    "q-kmeans-none": "Q-k-means without labels",
 }
 ORDER = list(LABELS)
 _DEVIATIONS = "Error bars: standard deviation over replicates."
@@ -139,8 +141,9 @@ def _rate(sheet: _Sheet) -> str:
         "Q-k-means: share of the deletions that change the model",
         "number of deletions m",
         "changed models / m",
-        "The others leave every centroid as it is and read no row but the deleted one. A changed "
-        f"model is trained on from the first step that differs. {_DEVIATIONS} {_EXTRAPOLATED}",
+        "The others leave every centroid as it is and read no row but the deleted one. In a changed "
+        "model the steps from the first that differs on are replayed, or trained anew. "
+        f"{_DEVIATIONS} {_EXTRAPOLATED}",
         log_x=True,
     )
     return sheet.lines("figure2-retrain-rate.png", plot, [("", lines)] if lines else [])

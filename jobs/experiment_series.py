@@ -71,6 +71,11 @@ class Log:
         """How many deletions did not leave the model unchanged."""
         return len(self.actions) - self.actions.count("unchanged")
 
+    def seconds_of(self, action: str) -> float:
+        """Seconds of the deletions that came to this."""
+        pairs = zip(self.seconds, self.actions, strict=True)
+        return sum(seconds for seconds, done in pairs if done == action)
+
     def run(self, model: Model, units: Iterable[int]) -> None:
         """Delete units one by one and note what each took."""
         for unit in units:
@@ -162,6 +167,9 @@ class Series:
             "median_seconds": _median(self.first.seconds + self.spread.seconds),
             "passes": self.first.passes + self.spread.passes,
             "actions": {action: actions.count(action) for action in ACTIONS},
+            "action_seconds": {
+                a: self.first.seconds_of(a) + self.spread.seconds_of(a) for a in ACTIONS
+            },
             "curve": curve,
             "quality": [{"deletions": d, **q} for d, q in sorted(self.quality.items())],
         }

@@ -14,7 +14,15 @@ from .experiment_sets import SETS
 
 NAME = "kmeans-table"
 BASELINE = "sklearn"
-ALGORITHMS = ("k-means", "q-kmeans", "dc-kmeans")
+ALGORITHMS = ("k-means", "k-means-none", "q-kmeans", "q-kmeans-none", "dc-kmeans")
+PROVENANCE = {
+    "k-means": "labels",
+    "k-means-none": "none",
+    "q-kmeans": "labels",
+    "q-kmeans-none": "none",
+}
+"""What is kept for deletions: labels, for incremental replay, which is the default in memory, or none.
+The models are the same."""
 SWEEPS = {"sweep-epsilon": "q-kmeans", "sweep-leaves": "dc-kmeans", "sweep-rows": "q-kmeans"}
 """What is swept, and in which algorithm."""
 SERIES = (BASELINE, *ALGORITHMS, *SWEEPS)
@@ -57,6 +65,7 @@ class Settings:
             "max_iter": MAX_ITER,
             "retrains": RETRAINS,
             "baseline_runs": BASELINE_RUNS,
+            "provenance": "labels, or none",
         }
 
 

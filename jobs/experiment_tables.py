@@ -10,11 +10,12 @@ from typing import Any
 from ..pipeline.scores import loss_ratio
 from .experiment_results import Pieces, Row, grouped_means
 from .experiment_series import ACTIONS, log_spaced
-from .experiment_settings import BASELINE, SERIES, SWEEPS
+from .experiment_settings import BASELINE, PROVENANCE, SERIES, SWEEPS
 
 KEY = {
     "data": "data set",
-    "algorithm": "sklearn: scikit-learn's retrain on the rows left; or the algorithm",
+    "algorithm": "sklearn: scikit-learn's retrain on the rows left; or the algorithm, -none without "
+    "labels and margins (the same models)",
     "replicate": "number of the replicate",
 }
 _TIMES = {
@@ -27,6 +28,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "rows": "rows at the start",
         "features": "features of a row",
         "clusters": "clusters asked for",
+        "provenance": "labels: each row's label and margin at every step are kept, for incremental "
+        "replay; none: deletions go by passes over the rows",
         "epsilon": "spacing of the lattice in units of scaled features (q-kmeans)",
         "n_leaves": "leaves (dc-kmeans)",
         "deletions": "deletions that the row is about",
@@ -43,7 +46,13 @@ COLUMNS: dict[str, dict[str, str]] = {
         "unchanged": "share of the deletions that ran that left every centroid as it was",
         "replayed": "share that changed centroids without a pass: rows near boundaries were decided again",
         "resumed": "share after which training went on from a step that still held",
-        "retrained": "share after which training began anew",
+        "retrained": "share after which training began anew, as a scaling bound lost its last row",
+        **{
+            f"{action}_seconds": f"mean seconds of the deletions that were {action}"
+            for action in ACTIONS
+        },
+        "seconds_without_refits": "mean seconds of the deletions that ran and were not retrained",
+        "speedup_without_refits": "seconds_per_deletion of sklearn / seconds_without_refits",
         "passes": "passes over the rows left, of the deletions that ran",
         "n_iter": "mean n_iter_ of the timed retrains (sklearn)",
     },
@@ -90,6 +99,9 @@ SERIES_VALUES = (
     "speedup_amortised",
     "speedup_deletions",
     *ACTIONS,
+    *(f"{action}_seconds" for action in ACTIONS),
+    "seconds_without_refits",
+    "speedup_without_refits",
 )
 QUALITY_VALUES = ("loss", "loss_ratio", "silhouette", "nmi")
 CURVE_VALUES = ("seconds", *_TIMES, "changed", "changed_rate")
@@ -139,7 +151,8 @@ def series_rows(found: Found) -> list[Row]:
         key = {"data": data, "algorithm": name, "replicate": replicate}
         facts = {k: found.sets[data][k] for k in ("rows", "features", "clusters")}
         own = _retrains(result) if name == BASELINE else _deletions(result)
-        rows.append({**key, **facts, **own, **_speedups(own, base, result)})
+        kept = {"provenance": PROVENANCE.get(name)}
+        rows.append({**key, **facts, **kept, **own, **_speedups(own, base, result)})
     return rows
 
 
@@ -167,7 +180,21 @@ def _deletions(result: Mapping[str, Any]) -> dict[str, Any]:
         "seconds_per_deletion": total / asked,
         "amortised_seconds": (result["train_seconds"] + total) / asked,
         **{action: result["actions"][action] / result["ran"] for action in ACTIONS},
+        **_seconds_by_action(result),
     }
+
+
+def _seconds_by_action(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Mean seconds of the deletions of each action, and of all but the refits; None where there are none."""
+    counts, seconds = result["actions"], result["action_seconds"]
+    others = [action for action in ACTIONS if action != "retrained"]
+    groups = {f"{action}_seconds": [action] for action in ACTIONS}
+    groups["seconds_without_refits"] = others
+    means: dict[str, float | None] = {}
+    for name, actions in groups.items():
+        ran = sum(counts[action] for action in actions)
+        means[name] = sum(seconds[action] for action in actions) / ran if ran else None
+    return means
 
 
 def _speedups(
@@ -176,9 +203,11 @@ def _speedups(
     if base is None:
         return {}
     theirs = _retrains(base)
+    once, alone = theirs["seconds_per_deletion"], own.get("seconds_without_refits")
     return {
+        "speedup_without_refits": once / alone if alone else None,
         "speedup_amortised": theirs["amortised_seconds"] / own["amortised_seconds"],
-        "speedup_deletions": theirs["seconds_per_deletion"] / own["seconds_per_deletion"],
+        "speedup_deletions": once / own["seconds_per_deletion"],
         "baseline_same_process": base["process"] == result["process"],
     }
 

@@ -28,8 +28,8 @@ from expunge.jobs.experiment_results import (
 from expunge.jobs.experiment_rows import Rows
 from expunge.jobs.experiment_series import ACTIONS, Log, Series, checkpoints, log_spaced
 from expunge.jobs.experiment_sets import ExperimentSet, load
-from expunge.jobs.experiment_settings import chosen_series
-from expunge.jobs.experiment_tables import Found, make_tables
+from expunge.jobs.experiment_settings import Settings, chosen_series
+from expunge.jobs.experiment_tables import Found, make_tables, series_rows
 from expunge.jobs.experiment_theory import fits, loss_bounds
 
 ROWS, DELETIONS = 600, 20
@@ -64,9 +64,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_tables(finished: Path) -> None:
-    assert len(rows_of(finished / "series.csv")) == 4 * 2
-    assert len(rows_of(finished / "quality.csv")) == 4 * 2 * len(checkpoints(DELETIONS))
-    assert len(rows_of(finished / "curves.csv")) == 4 * 2 * len(log_spaced(DELETIONS))
+    assert len(rows_of(finished / "series.csv")) == 6 * 2
+    assert len(rows_of(finished / "quality.csv")) == 6 * 2 * len(checkpoints(DELETIONS))
+    assert len(rows_of(finished / "curves.csv")) == 6 * 2 * len(log_spaced(DELETIONS))
     sweeps = rows_of(finished / "sweeps.csv")
     assert {row["sweep"] for row in sweeps} == {"sweep-epsilon", "sweep-leaves", "sweep-rows"}
     assert all(int(row["ran"]) == DELETIONS for row in sweeps if row["sweep"] != "sweep-rows")
@@ -113,6 +113,71 @@ def test_series_is_what_the_estimator_does(finished: Path) -> None:
     one, other = (result(finished, "q-kmeans", replicate) for replicate in range(2))
     assert one["random_state"] != other["random_state"]
     assert one["quality"][0]["loss"] != other["quality"][0]["loss"]
+
+
+@pytest.mark.parametrize("algorithm", ["k-means", "q-kmeans"])
+def test_without_labels_the_models_are_the_same(finished: Path, algorithm: str) -> None:
+    for replicate in range(2):
+        kept = result(finished, algorithm, replicate)
+        none = result(finished, f"{algorithm}-none", replicate)
+        assert kept["quality"] == none["quality"]
+        assert kept["random_state"] == none["random_state"]
+        assert none["actions"]["replayed"] == 0
+        for action in ("unchanged", "retrained"):
+            assert kept["actions"][action] == none["actions"][action]
+        changed = kept["actions"]["replayed"] + kept["actions"]["resumed"]
+        assert changed == none["actions"]["resumed"] > 0
+        assert kept["passes"] <= none["passes"]
+        assert sum(kept["action_seconds"].values()) == pytest.approx(kept["deletion_seconds"])
+    rows = rows_of(finished / "series.csv")
+    found = {row["provenance"] for row in rows if row["algorithm"] == algorithm}
+    assert found == {"labels"}
+    found = {row["provenance"] for row in rows if row["algorithm"] == f"{algorithm}-none"}
+    assert found == {"none"}
+
+
+def test_refits_apart_by_hand() -> None:
+    """Two refits of 6 s together, three others of 1.5 s; scikit-learn's retrain takes 2 s."""
+    counts = {"unchanged": 1, "replayed": 2, "resumed": 0, "retrained": 2}
+    seconds = {"unchanged": 0.1, "replayed": 1.4, "resumed": 0.0, "retrained": 6.0}
+    mine: dict[str, Any] = {
+        "deletions": 5,
+        "ran": 5,
+        "ran_from_start": 5,
+        "extrapolated": False,
+        "passes": 0,
+    }
+    mine |= {"train_seconds": 1.0, "deletion_seconds": 7.5, "median_seconds": 0.7, "process": "a"}
+    mine |= {"actions": counts, "action_seconds": seconds, "parameters": {}}
+    base: dict[str, Any] = {
+        "deletions": 5,
+        "ran": 5,
+        "extrapolated": False,
+        "train_seconds": 2.0,
+        "process": "a",
+    }
+    base |= {"retrain_seconds": 2.0, "n_iter": [10]}
+    results = {("toy", "sklearn", 0): base, ("toy", "k-means", 0): mine}
+    facts = {"toy": {"rows": 9, "features": 1, "clusters": 2}}
+    retrains, row = series_rows(Found(facts, results, []))
+    assert row["replayed_seconds"] == pytest.approx(0.7) and row["resumed_seconds"] is None
+    assert row["retrained_seconds"] == pytest.approx(3.0)
+    assert row["seconds_without_refits"] == pytest.approx(0.5)
+    assert row["speedup_without_refits"] == pytest.approx(4.0)
+    assert row["speedup_deletions"] == pytest.approx(2.0 / 1.5)
+    assert retrains["speedup_without_refits"] is None and retrains["provenance"] is None
+
+
+def test_results_from_before_there_were_labels_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(DELETIONS, rows=ROWS).identity()
+    del settings["provenance"]
+    with open_results(tmp_path / "out", "kmeans-table", settings) as pieces:
+        pieces.keep("gaussian.k-means.000", {}, {})
+    assert run(arguments(tmp_path / "out")) == 2
+    said = capsys.readouterr().err
+    assert "(provenance None there, labels, or none here)" in said
 
 
 def test_summary(finished: Path) -> None:
