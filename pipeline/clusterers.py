@@ -32,14 +32,12 @@ from .validation import (
     DEFAULT_CLUSTERS,
     DEFAULT_GAMMA,
     DEFAULT_MAX_ITER,
+    LABELS,
+    checked_provenance,
     checked_rows,
     checked_units,
     resolve_settings,
 )
-
-LABELS = "labels"
-PROVENANCES = (LABELS, "none")
-"""What k-means keeps for deletions: every row's label and margin at every step, or nothing."""
 
 
 class KMeans(Clusterer):
@@ -118,9 +116,8 @@ class KMeans(Clusterer):
         state = self._state()
         settings = self._resolve(len(x), x.shape[1], state)
         rows = ArrayPasses(x, ids, ordinals_of(ids))
-        if self.provenance not in PROVENANCES:
-            raise ValueError(f"provenance is {self.provenance!r}; it must be labels or none")
-        history = History(rows, settings) if self.provenance == LABELS else None
+        keeps = checked_provenance(self.provenance) == LABELS
+        history = History(rows, settings) if keeps else None
         record = history.record if history else quantized.fit(rows, settings)
         # Nothing of an earlier fit is touched before this one is complete.
         self.random_state_ = state

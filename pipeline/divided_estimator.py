@@ -17,7 +17,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,13 +35,16 @@ from .divided import (
     pooled,
     unit_hashes,
 )
+from .divided_leaves import KeptLeaves
 from .fixedpoint import LOSS_UNIT, Extent, Scaling, exact_loss, shrunk, within
-from .quantized import Record
+from .quantized import Record, Settings
 from .replay import Outcome, Removed, refit_reason
 from .validation import (
     DEFAULT_CLUSTERS,
     DEFAULT_MAX_ITER,
+    LABELS,
     checked_hashes,
+    checked_provenance,
     checked_rows,
     checked_units,
     resolve_divided,
@@ -72,6 +75,8 @@ class DCKMeans(Clusterer):
         each below the root. By default all leaves are the root's.
     bounds : (float, float), optional
         As of ``KMeans``.
+    provenance : "labels" or "none"
+        As of ``KMeans``: labels and margins of the rows at every step of their leaf.
 
     Attributes
     ----------
@@ -95,6 +100,7 @@ class DCKMeans(Clusterer):
         "root",
         "branching",
         "bounds",
+        "provenance",
     )
 
     def __init__(
@@ -107,6 +113,7 @@ class DCKMeans(Clusterer):
         branching: Sequence[int] | None = None,
         *,
         bounds: tuple[float, float] | None = None,
+        provenance: str = LABELS,
     ) -> None:
         self.n_clusters = n_clusters
         self.n_leaves = n_leaves
@@ -115,6 +122,7 @@ class DCKMeans(Clusterer):
         self.root = root
         self.branching = branching
         self.bounds = bounds
+        self.provenance = provenance
 
     def fit(
         self, X: ArrayLike, units: ArrayLike | None = None, hashes: ArrayLike | None = None
@@ -141,14 +149,21 @@ class DCKMeans(Clusterer):
         )
         placed = unit_hashes(ids, state) if hashes is None else checked_hashes(hashes, ids)
         rows, edges = by_leaf(x, ids, placed, settings.n_leaves)
-        record, _ = fit_tree(rows, edges, settings)
+        keeps = checked_provenance(self.provenance) == LABELS
+        record, leaves, _ = _train(rows, edges, settings, keeps)
         # Nothing of an earlier fit is touched before this one is complete.
         self.random_state_ = state
         self._settings = settings
         self._edges = edges
         self._keep(rows)
-        self._record = record
+        self._record, self._leaves = record, leaves
         return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        leaves: KeptLeaves | None = state.get("_leaves")
+        if leaves:
+            leaves.share(self._rows)
 
     @property
     def record_(self) -> DividedRecord:
@@ -173,7 +188,13 @@ class DCKMeans(Clusterer):
         return self._record.model
 
     def _fit_again(self) -> None:
-        self._record, _ = fit_tree(self._rows, self._edges, self._settings)
+        self._train_again()
+
+    def _train_again(self) -> int:
+        """Train on the rows that are kept; return passes over leaves."""
+        keeps = self._leaves is not None
+        self._record, self._leaves, passes = _train(self._rows, self._edges, self._settings, keeps)
+        return passes
 
     def _delete_rows(self, removed: Removed, index: NDArray[np.intp]) -> Done:
         settings = self._settings
@@ -182,13 +203,15 @@ class DCKMeans(Clusterer):
         extent = shrunk(self._record.extent, removed.x, settings.plain.bounds)
         reason = refit_reason(extent, settings.plain.bounds)
         if reason:
-            self._record, passes = fit_tree(self._rows, self._edges, settings)
+            passes = self._train_again()
             nodes = sum(map(len, self._record.upper.levels))
             return Done(Outcome("retrained", 0, passes, reason), settings.n_leaves, nodes)
         homes = np.searchsorted(self._edges, index, "right") - 1
-        leaves = Leaves(self._rows, self._edges, self._record.extent)
+        leaves = self._leaves or Leaves(
+            self._rows, self._edges, self._record.extent, settings.leaf_settings
+        )
         self._record, done = delete_from_tree(
-            leaves, self._record, extent, settings, removed, homes
+            leaves, self._record, extent, settings, removed, homes, index
         )
         return done
 
@@ -196,8 +219,15 @@ class DCKMeans(Clusterer):
 class Leaves:
     """The rows of each leaf: consecutive ones of all rows, on the row grid."""
 
-    def __init__(self, rows: ArrayPasses, edges: NDArray[np.intp], extent: Extent) -> None:
+    def __init__(
+        self,
+        rows: ArrayPasses,
+        edges: NDArray[np.intp],
+        extent: Extent,
+        settings: Sequence[Settings],
+    ) -> None:
         self.scaling = Scaling.between(extent.lower, extent.upper)
+        self._settings = settings
         self._fixed = rows.fixed(self.scaling)
         self._rows = rows
         self._edges = edges
@@ -205,6 +235,13 @@ class Leaves:
     def __getitem__(self, leaf: int) -> GridPasses:
         part = slice(self._edges[leaf], self._edges[leaf + 1])
         return GridPasses(self._fixed[part], self._rows.units[part], self._rows.ordinals[part])
+
+    def delete(
+        self, leaf: int, record: Record, gone: Removed, index: NDArray[np.intp]
+    ) -> tuple[Record, int]:
+        """As ``KeptLeaves.delete``, by passes."""
+        record, found = delete_rows(record, gone, self[leaf], self._settings[leaf])
+        return record, found.passes
 
 
 def by_leaf(
@@ -225,26 +262,44 @@ def fit_tree(
 ) -> tuple[DividedRecord, int]:
     """Train on rows that stand leaf by leaf; return the record, and passes over leaves."""
     extent = within(rows.extent(), settings.plain.bounds)
-    leaves = Leaves(rows, edges, extent)
+    leaves = Leaves(rows, edges, extent, settings.leaf_settings)
     records = []
     passes = 0
     for leaf, of_leaf in enumerate(settings.leaf_settings):
         here = leaves[leaf]
         records.append(quantized.fit(here, of_leaf))
         passes += here.passes
-    upper, _ = climb([pooled(r) for r in records], settings)
-    return DividedRecord(extent, tuple(records), upper), passes
+    return _tree(extent, records, settings), passes
+
+
+def _tree(extent: Extent, leaves: Sequence[Record], settings: DividedSettings) -> DividedRecord:
+    upper, _ = climb([pooled(r) for r in leaves], settings)
+    return DividedRecord(extent, tuple(leaves), upper)
+
+
+def _train(
+    rows: ArrayPasses, edges: NDArray[np.intp], settings: DividedSettings, keeps: bool
+) -> tuple[DividedRecord, KeptLeaves | None, int]:
+    """``fit_tree``, with leaves that keep labels and margins where ``keeps``."""
+    if not keeps:
+        record, passes = fit_tree(rows, edges, settings)
+        return record, None, passes
+    extent = within(rows.extent(), settings.plain.bounds)
+    scaling = Scaling.between(extent.lower, extent.upper)
+    leaves = KeptLeaves(rows, edges, scaling, settings.leaf_settings)
+    return _tree(extent, leaves.records, settings), leaves, leaves.passes
 
 
 def delete_from_tree(
-    leaves: Leaves,
+    leaves: Leaves | KeptLeaves,
     record: DividedRecord,
     extent: Extent,
     settings: DividedSettings,
     removed: Removed,
     homes: NDArray[np.intp],
+    index: NDArray[np.intp],
 ) -> tuple[DividedRecord, Done]:
-    """Return the record without rows that are holes by now; their leaves are ``homes`` (m,).
+    """Return the record without rows that are holes by now, at ``index`` (m,) in leaves ``homes`` (m,).
 
     extent: without these rows; its bounds stand. Only leaves that lost a row are looked at.
     """
@@ -255,10 +310,9 @@ def delete_from_tree(
     for leaf in touched:
         mine = homes == leaf
         gone = Removed(scaled.units[mine], scaled.ordinals[mine], scaled.x[mine])
-        of_leaf = settings.leaf_settings[leaf]
-        records[leaf], found = delete_rows(records[leaf], gone, leaves[leaf], of_leaf)
+        records[leaf], taken = leaves.delete(leaf, records[leaf], gone, index[mine])
         given[leaf] = pooled(records[leaf])
-        passes += found.passes
+        passes += taken
     upper, nodes = climb(given, settings, record.upper)
     done = Done(outcome(record.upper, upper, passes), len(touched), nodes)
     return DividedRecord(extent, tuple(records), upper), done

@@ -18,6 +18,9 @@ from .quantized import Settings
 DEFAULT_CLUSTERS = 8
 DEFAULT_GAMMA = 0.2
 DEFAULT_MAX_ITER = 10
+LABELS = "labels"
+PROVENANCES = (LABELS, "none")
+"""What is kept in memory for deletions: every row's label and margin at every step, or nothing."""
 
 
 class InvalidParameterError(ValueError, TypeError):
@@ -192,6 +195,13 @@ def checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
         raise ValueError(f"unit ids must lie in [0, 2^63); found {ids.min()} to {ids.max()}")
     return np.array(ids, dtype=np.int64, copy=True)
+
+
+def checked_provenance(provenance: str) -> str:
+    """Return what is to be kept for deletions; InvalidParameterError for a kind that there is not."""
+    if provenance not in PROVENANCES:
+        raise InvalidParameterError(f"provenance is {provenance!r}; it must be labels or none")
+    return provenance
 
 
 def checked_hashes(hashes: ArrayLike, units: NDArray[np.int64]) -> NDArray[np.uint64]:
