@@ -293,19 +293,21 @@ def _stand(now: Sequence[Pooled], before: Sequence[Pooled], weighted: bool) -> b
 def outcome(before: Upper, after: Upper, passes: int) -> Outcome:
     """Tell what a deletion came to that left the scaling as it was.
 
-    ``unchanged``: the final centroids of every node stand. ``resumed``: some leaves' moved, or the
-    weights with which they count, and the nodes above them were run again.
+    ``unchanged``: the final centroids of every node stand. Else some leaves' moved, or the weights
+    with which they count, and the nodes above them were run again: ``resumed`` if that took passes
+    over leaves, ``replayed`` if not.
     """
+    action = "resumed" if passes else "replayed"
     pairs = enumerate(zip(before.leaves, after.leaves, strict=True))
     moved = [leaf for leaf, (old, new) in pairs if not new.same(old, False)]
     if moved:
         reason = f"the centroids of leaf {listed_numbers(moved)} moved"
-        return Outcome("resumed", None, passes, reason)
+        return Outcome(action, None, passes, reason)
     levels = zip(before.levels, after.levels, strict=True)
     nodes = [pair for old, new in levels for pair in zip(old, new, strict=True)]
     if all(old is new or pooled(new).same(pooled(old), False) for old, new in nodes):
         return Outcome("unchanged", None, passes, "")
-    return Outcome("resumed", None, passes, "the weights of a leaf's centroids changed")
+    return Outcome(action, None, passes, "the weights of a leaf's centroids changed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,9 +290,10 @@ def test_an_extreme_row_retrains_and_user_given_bounds_avoid_it() -> None:
     done = DCKMeans(3, 4, random_state=0).fit(x).delete(extreme)
     assert (done.action, done.leaves, done.nodes) == ("retrained", 4, 1)
     assert "feature 0" in done.reason and done.passes > 4 * 5
-    fixed = DCKMeans(3, 4, random_state=0, bounds=(0.0, 1.0)).fit(x)
-    done = fixed.delete(extreme)
-    assert (done.action, done.leaves) == ("resumed", 1)
+    for provenance, action in (("labels", "replayed"), ("none", "resumed")):
+        fixed = DCKMeans(3, 4, random_state=0, bounds=(0.0, 1.0), provenance=provenance).fit(x)
+        done = fixed.delete(extreme)
+        assert (done.action, done.leaves, done.passes > 0) == (action, 1, action == "resumed")
 
 
 def test_several_rows_of_a_unit_share_a_leaf_and_go_together() -> None:

@@ -72,7 +72,7 @@ def test_given_hashes_place_the_rows() -> None:
 
 def test_only_leaves_that_lost_a_row_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).random((4000, 3))
-    model = DCKMeans(3, 16, random_state=0).fit(x)
+    model = DCKMeans(3, 16, random_state=0, provenance="none").fit(x)
     read: list[int] = []
     run = GridPasses._map
 

@@ -59,11 +59,9 @@ def test_without_labels_the_trees_are_the_same(
     for batch in batches:
         ours, theirs = model.delete(batch), plain.delete(batch)
         assert list(differences(model.record_, plain.record_)) == []
-        assert (ours.action, ours.leaves, ours.nodes) == (
-            theirs.action,
-            theirs.leaves,
-            theirs.nodes,
-        )
+        assert (ours.leaves, ours.nodes) == (theirs.leaves, theirs.nodes)
+        changed = {ours.action, theirs.action} <= {"replayed", "resumed"}
+        assert changed or ours.action == theirs.action
 
 
 def test_leaves_are_replayed_without_a_pass() -> None:
@@ -71,8 +69,10 @@ def test_leaves_are_replayed_without_a_pass() -> None:
     model = DCKMeans(4, 4, random_state=0, bounds=(-1, 4)).fit(x)
     plain = DCKMeans(4, 4, random_state=0, bounds=(-1, 4), provenance="none").fit(x)
     order = np.random.default_rng(1).permutation(4000)[:40].tolist()
-    ours, theirs = ([m.delete(u).passes for u in order] for m in (model, plain))
-    assert ours.count(0) >= 35 and sum(ours) < sum(theirs) / 5
+    ours, theirs = ([m.delete(u) for u in order] for m in (model, plain))
+    replayed = [done for done in ours if done.action == "replayed"]
+    assert len(replayed) >= 35 and not any(done.passes for done in replayed)
+    assert sum(d.passes for d in ours) < sum(d.passes for d in theirs) / 5
     assert all(leaf._history for leaf in leaves_of(model))
     check(model, x)
     check_gone(model, order)
