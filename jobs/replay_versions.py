@@ -43,11 +43,14 @@ from .replay_store import (
 )
 from .train_kmeans import PASS_RATE, CellGroup, Excluded
 
-CHANGES_SHARE = 512
-"""One in so many labels may stand among the changes; more are written to their cells. Every deletion reads
-and writes the changes, so cells are written when both have cost about the same."""
-CHANGES_LEAST = 1 << 16
-"""So many changes are never written to their cells for their number."""
+CARRIED_SHARE = 1.0
+"""Changes go to their cells once as many bytes of them were carried from version to version as writing
+these cells costs, times this. Where every deletion looks at r rows, c bytes each, that is after
+m = sqrt(2 W / (c r)) deletions for a cost of W: just where c r m / 2 + W / m, a deletion's, is least."""
+FILE_COST = 1 << 18
+"""A file that is written and synced costs as much as so many bytes more, roughly."""
+CARRIED = "carried"
+"""The attribute that says how many bytes of changes versions have carried since cells were written."""
 WRITE_RATE = 3e8
 """Bytes of labels and margins that a thread reads and writes in a second, roughly."""
 DRIVER_CELLS = 8
@@ -124,6 +127,7 @@ class _Writing:
         self._count = len(wanted.record.steps)
         self._fresh = wanted.fresh
         self._layout = self._laid_out(settings)
+        self._carried = 0
         self.cells = self._cells_to_write()
         self._arrays = small_arrays(self._left())
         self._specs = specs_of(self._layout, self._arrays)
@@ -148,12 +152,15 @@ class _Writing:
         if self._count < parent.steps:
             return every
         changes = self._wanted.kept.changes
-        total = sum(len(c.places) for c in changes)
-        labels = self._count * self._record.extent.rows
-        if total <= max(CHANGES_LEAST, labels // CHANGES_SHARE):
+        places = np.concatenate([c.places for c in changes])
+        touched = np.unique(places // self._layout.slots).tolist()
+        carried = parent.version.attrs.get(CARRIED, 0)
+        carried += sum(a.nbytes for c in changes for a in (c.places, c.labels, c.margins))
+        cell = self._layout.row_bytes // self._layout.cells + len(CELL_ARRAYS) * FILE_COST
+        if carried <= CARRIED_SHARE * len(touched) * cell:
+            self._carried = carried
             return excluded
-        touched = (np.unique(c.places // self._layout.slots).tolist() for c in changes)
-        return sorted({*excluded, *(cell for cells in touched for cell in cells)})
+        return sorted({*excluded, *touched})
 
     def _left(self) -> Kept:
         """What is kept once the cells are written: no changes in them, and a place for new steps."""
@@ -171,9 +178,8 @@ class _Writing:
         specs = self._specs
         rows = len(self.cells) * sum(chunk_bytes(specs[name]) for name in CELL_ARRAYS)
         others = all_bytes({n: s for n, s in specs.items() if n not in CELL_ARRAYS})
-        create_version(
-            self._path, specs, {"data_set": self._place.data_set.path.name}, needed=rows + others
-        )
+        attrs = {"data_set": self._place.data_set.path.name, CARRIED: self._carried}
+        create_version(self._path, specs, attrs, needed=rows + others)
         digests: dict[str, dict[Index, str]] = {name: {} for name in specs}
         for name, index, digest in [*self._linked(), *self._written(), *self._small()]:
             digests[name][index] = digest

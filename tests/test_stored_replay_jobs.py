@@ -190,11 +190,16 @@ def test_changes_are_written_to_their_cells_once_they_are_many(
     with opened(tmp_path, "km") as (_, _, stored):
         changed = sum(len(c.places) for c in stored.kept.changes)
         assert 20 < changed <= 3000
-    monkeypatch.setattr(replay_versions, "CHANGES_SHARE", 10**9)
-    monkeypatch.setattr(replay_versions, "CHANGES_LEAST", 0)
+        last = changed * 13
+        assert last < stored.version.attrs["carried"] < 3 * last
+        cells = stored.layout.row_bytes + 3 * 16 * replay_versions.FILE_COST
+        # What was carried so far is not enough, and the next deletion adds to it.
+        share = stored.version.attrs["carried"] / cells
+    monkeypatch.setattr(replay_versions, "CARRIED_SHARE", share)
     assert forget(cli, 100)["km"]["provenance"]["cells_written"] > 8
     with opened(tmp_path, "km") as (_, _, stored):
         assert sum(len(c.places) for c in stored.kept.changes) == 0
+        assert stored.version.attrs["carried"] == 0
     forget(cli, 101, 102)
     verify_all(cli)
 

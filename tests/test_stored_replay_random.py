@@ -31,7 +31,7 @@ def nothing(*_: object) -> None:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any], list[int], int, int]:
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any], list[int], float, int]:
     n = draw(st.sampled_from([12, 300, 2000, 5000]))
     d = draw(st.integers(2, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -47,8 +47,8 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any], list[int], in
     if draw(st.booleans()):
         parameters["epsilon"] = draw(st.sampled_from([0.002, 0.05, 0.3]))
     batches = draw(st.lists(st.sampled_from([1, 1, 5, 200]), min_size=1, max_size=4))
-    least = draw(st.sampled_from([0, 100, 10**9]))
-    return x.astype(np.float32), parameters, batches, least, draw(st.integers(0, 1000))
+    share = draw(st.sampled_from([0.0, 1e-4, 1e9]))
+    return x.astype(np.float32), parameters, batches, share, draw(st.integers(0, 1000))
 
 
 def check_kept(ws: Workspace) -> None:
@@ -116,12 +116,11 @@ def run(
 @settings(max_examples=40, deadline=None)
 @given(problems())
 def test_stored_deletions_are_retrains(
-    problem: tuple[np.ndarray, dict[str, Any], list[int], int, int],
+    problem: tuple[np.ndarray, dict[str, Any], list[int], float, int],
 ) -> None:
-    x, parameters, batches, least, state = problem
+    x, parameters, batches, share, state = problem
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_versions, "CHANGES_SHARE", 10**9)
-        patch.setattr(replay_versions, "CHANGES_LEAST", least)
+        patch.setattr(replay_versions, "CARRIED_SHARE", share)
         run(Path(folder), x, parameters, batches, state)
 
 
