@@ -25,7 +25,10 @@ from .errors import JobError
 from .workspace import Workspace
 
 INTERRUPTED = 130
-_INTERRUPTED = "interrupted; expunge job list shows what can be resumed\n"
+_INTERRUPTED = (
+    "interrupted; expunge job list shows what can be resumed, and an experiment goes on when its "
+    "command is given again\n"
+)
 app = typer.Typer(
     name="expunge",
     no_args_is_help=True,

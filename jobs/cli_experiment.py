@@ -134,12 +134,8 @@ def kmeans_table(
 
     settings = Settings(deletions, budget, rows, seed, workers)
     asked = Asked(data_dir, chosen_sets(data), chosen_series(only), replicates)
-    try:
-        with showing(NAME) as update:
-            result = run_kmeans_table(out, settings, asked, update)
-    except KeyboardInterrupt:
-        typer.echo("the same command goes on with what is not finished", err=True)
-        raise
+    with showing(NAME) as update:
+        result = run_kmeans_table(out, settings, asked, update)
     session(ctx).emit(result, as_json, lambda console: show_summary(console, result))
 
 
@@ -276,10 +272,6 @@ def _regressions(
     """Run an experiment with regressions and print its answers."""
     from .experiment_priu_report import show_answers
 
-    try:
-        with showing(name) as update:
-            result = run(update)
-    except KeyboardInterrupt:
-        typer.echo("the same command goes on with what is not finished", err=True)
-        raise
+    with showing(name) as update:
+        result = run(update)
     session(ctx).emit(result, as_json, lambda console: show_answers(console, result))

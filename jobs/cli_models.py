@@ -49,7 +49,11 @@ def train_(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the new model.")],
     data: Annotated[str, typer.Option(help="Data set to train on.")],
     algorithm: Annotated[
-        str, typer.Option(help="k-means, q-kmeans, dc-kmeans, linear, logistic or softmax.")
+        str,
+        typer.Option(
+            help="k-means, q-kmeans, dc-kmeans, linear, logistic or softmax; for sparse rows "
+            "sparse-logistic."
+        ),
     ],
     parameter: Annotated[
         list[str] | None,
@@ -62,7 +66,8 @@ def train_(
             "learning_rate (half of the rate that is safe), l2 (0.001), batch_size (1000), "
             "iterations (1000), validation (0.1), "
             "provenance (exact, averaged, lowrank, frozen, projected or none; chosen if unset), hessian (true for "
-            "--method infl), dtype (float32 or float64).",
+            "--method infl), dtype (float32 or float64). sparse-logistic: learning_rate, l2, batch_size, "
+            "iterations, validation, provenance (coefficients or none). One -p for each.",
         ),
     ] = None,
     seed: Seed = 0,

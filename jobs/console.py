@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -36,6 +37,8 @@ MemoryLimit = Annotated[str | None, typer.Option(help="Memory a local worker may
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1)]
 INLINE = "inline"
 PIPE_WIDTH = 1000
+QUIET_SECONDS = 10.0
+"""Between two lines of progress where there is no terminal."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+\+00:00")
 
 
@@ -100,11 +103,16 @@ def _connect(
 
 @contextmanager
 def showing(what: str) -> Iterator[Update]:
-    """Show progress on stderr while the block runs; yields a function (what, share or None)."""
+    """Show progress on stderr while the block runs; yields a function (what, share or None).
+
+    Without a terminal, as in a log, a line tells every now and then what is being done.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    if not console.is_terminal:
+        yield _logging(what)
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
 
         def update(now: str, share: float | None = None) -> None:
@@ -112,6 +120,21 @@ def showing(what: str) -> Iterator[Update]:
             bar.update(task, description=f"{what}: {now}", **known)  # type: ignore[arg-type]
 
         yield update
+
+
+def _logging(what: str) -> Update:
+    """Write a line to stderr where more than QUIET_SECONDS have passed since the start or the last one."""
+    started = last = monotonic()
+
+    def update(now: str, share: float | None = None) -> None:
+        nonlocal last
+        if monotonic() - last < QUIET_SECONDS:
+            return
+        last = monotonic()
+        done = "" if share is None else f", {share:.0%}"
+        typer.echo(f"{what}: {now}{done} ({last - started:.0f} s)", err=True)
+
+    return update
 
 
 def existing(file: Path) -> Path:

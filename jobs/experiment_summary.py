@@ -177,8 +177,8 @@ def show_summary(out: Console, result: Mapping[str, Any]) -> None:
     for held in result["limits"]:
         verdict = "holds" if held["holds"] else "does NOT hold"
         out.print(
-            f"{held['algorithm']}: worst mean loss ratio {held['worst']:.3f} ({held['data']}), "
-            f"limit {held['limit']}: {verdict}"
+            f"{held['algorithm']}: worst mean loss ratio at any checkpoint {held['worst']:.3f} "
+            f"({held['data']}, after {held['deletions']:,} deletions), limit {held['limit']}: {verdict}"
         )
     for name, facts in result["sets"].items():
         out.print(f"{name}: {facts['rows']:,} x {facts['features']}, {facts['note']}")
