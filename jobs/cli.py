@@ -19,7 +19,7 @@ import typer
 
 from ..cluster.clients import BadClusterError, ClusterError
 from ..storage.errors import BadInputError, StorageError
-from . import cli_data, cli_deletion, cli_experiment, cli_models
+from . import cli_data, cli_deletion, cli_experiment, cli_models, cli_receipts
 from .console import Json, Session, session
 from .errors import JobError
 from .workspace import Workspace
@@ -39,6 +39,7 @@ app = typer.Typer(
 cli_data.register(app)
 cli_models.register(app)
 cli_deletion.register(app)
+cli_receipts.register(app)
 cli_experiment.register(app)
 
 

@@ -1,4 +1,4 @@
-"""``expunge forget | batch | job | receipt | scan | demo``."""
+"""``expunge forget | batch | job | scan | demo``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from .console import (
 from .deletion import forecast, run_batch
 from .demo import run_demo
 from .errors import JobError, UsageError, VerifyError
-from .receipts import receipt as read_receipt
-from .receipts import receipts
 from .requests import (
     forget,
+    given_subjects,
     parse_units,
     read_subjects_file,
     read_units_file,
@@ -38,10 +37,10 @@ from .requests import (
 )
 from .resuming import resume
 from .scanning import scan
+from .signing import KEYGEN
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
-receipt = typer.Typer(no_args_is_help=True, help="Receipts: list, show.")
 _QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing")
 _PLAN = ("requests", "units", "cells")
 _BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
@@ -64,13 +63,14 @@ RECOMMENDED = (
     "or run the next batch with --method basel"
 )
 
+UNSIGNED = f"the receipts are not signed: {KEYGEN} makes a key for those to come"
+
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the main application."""
     app.command("forget")(forget_)
     app.add_typer(batch, name="batch")
     app.add_typer(job, name="job")
-    app.add_typer(receipt, name="receipt")
     app.command("scan")(scan_)
     app.command("demo")(demo)
 
@@ -98,19 +98,22 @@ def forget_(
             "name the units by exactly one of --unit, --units-file, --subject, --subjects-file and "
             "--sample"
         )
-    labels: dict[int, str] = {}
+    places: dict[int, str] | None = None
     with session(ctx).open() as ws:
         if subject is not None or subjects_file is not None:
-            named = subject or read_subjects_file(subjects_file or Path())
-            units = units_of_subjects(ws, data, named)
-            labels = dict(zip(units.tolist(), named, strict=True))
+            if subject is not None:
+                named = given_subjects(subject)
+            else:
+                named = read_subjects_file(subjects_file or Path())
+            units = units_of_subjects(ws, data, [text for text, _ in named])
+            places = dict(zip(units.tolist(), (place for _, place in named), strict=True))
         elif unit is not None:
             units = parse_units(unit.split(","), "--unit, id")
         elif units_file is not None:
             units = read_units_file(units_file)
         else:
             units = sampled_units(ws, data, sample or 0.0, seed)
-        found = forget(ws, data, units, missing, labels)
+        found = forget(ws, data, units, missing, places)
     session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _QUEUED)))
 
 
@@ -159,6 +162,8 @@ def run(
     for report in found["models"]:
         if report.get("retrain_recommended"):
             typer.echo(f"model {report['model']}: {RECOMMENDED}", err=True)
+    if found["receipts"] and not found["signed"]:
+        typer.echo(UNSIGNED, err=True)
     session(ctx).emit(found, as_json, lambda out: out.print(*_batch_tables(found)))
 
 
@@ -174,7 +179,8 @@ def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
         if chosen:
             heads = [name.replace("_", " ") for name in names]
             shown.append(table(heads, [[m.get(n) for n in names] for m in chosen]))
-    return shown
+    done = found["verification"]
+    return [*shown, f"verification {done['verify']}, {done['outcome']}: {done['what']}"]
 
 
 @job.command("list")
@@ -218,34 +224,6 @@ def resume_job(
         found = resume(ws, number, fold, update)
     state = found.get("state", "done")
     session(ctx).emit(found, as_json, lambda out: out.print(f"job {number} is {state}"))
-
-
-@receipt.command("list")
-def list_receipts(
-    ctx: typer.Context,
-    data: Annotated[str | None, typer.Option(help="Only those of this data set.")] = None,
-    unit: Annotated[int | None, typer.Option(help="Only those of this unit of it.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Only those of this subject of it.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List receipts: all, or a data set's, or a unit's."""
-    with session(ctx).open() as ws:
-        if subject is not None:
-            unit = int(units_of_subjects(ws, data or "", [subject])[0])
-        rows = receipts(ws.ledger, data, unit)
-    names = ("receipt", "request", "data", "received", "issued")
-    shown = table(names, [[r[n] for n in names] for r in rows])
-    session(ctx).emit({"receipts": rows}, as_json, lambda out: out.print(shown))
-
-
-@receipt.command("show")
-def show_receipt(
-    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="ID")], as_json: Json = False
-) -> None:
-    """Print a receipt as JSON."""
-    with session(ctx).open() as ws:
-        found = read_receipt(ws.ledger, name)
-    session(ctx).emit(found, as_json, lambda out: out.print_json(data=found))
 
 
 def scan_(

@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from ..pipeline.regression import DELTA
-from ..storage.dataset import CellStatistics, DataSet
+from ..storage.cells import pseudonym
+from ..storage.dataset import DataSet
 from ..storage.fence import Fence
 from ..storage.files import metered
-from .erasure import finish
+from .erasure import Committed, finish
 from .errors import JobError, VerifyError
 from .fold import Fold
 from .ledger import now
 from .model_family import Change, NextVersion
 from .plan import Gathered, gather
+from .scanning import Rows
+from .signing import signer_of
 from .training import family_of
 from .workspace import Workspace
 
@@ -53,6 +56,8 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
     ledger = ws.ledger
     with ws.lock("deletion batch") as fence:
         refuse_interrupted(ws)
+        # A key that is lost or damaged is told before anything is deleted.
+        signer_of(ws)
         with ledger.transaction():
             if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
                 return nothing_to_do()
@@ -64,7 +69,9 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
 def nothing_to_do() -> dict[str, Any]:
     """The report of a batch without requests."""
     names = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
-    return {"job": None, "receipts": [], "models": [], "tasks": 0, **dict.fromkeys(names, 0)}
+    empty: dict[str, Any] = {"job": None, "receipts": [], "models": [], "tasks": 0}
+    empty |= {"verification": None, "signed": False}
+    return {**empty, **dict.fromkeys(names, 0)}
 
 
 def resume_deletion(
@@ -77,7 +84,7 @@ def resume_deletion(
     ws.ledger.restart_job(job)
     report = ws.ledger.job(job)["report"]
     if "committed" in report:
-        return _finish(ws, job, fence, fold, report, {}, progress)
+        return _finish(ws, Committed(job, report, {}, None), fence, fold, progress)
     return _run(ws, job, fence, fold, progress)
 
 
@@ -175,27 +182,25 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
         for t, g in zip(targets, gathered, strict=True)
         for p in g.parts
     }
-    return _finish(ws, job, fence, fold, report, known, progress)
+    deleted: dict[str, Rows] = {
+        t.row["name"]: g.sparse if t.data_set.sparse else g.removed.x
+        for t, g in zip(targets, gathered, strict=True)
+    }
+    return _finish(ws, Committed(job, report, known, deleted), fence, fold, progress)
 
 
 def _finish(
-    ws: Workspace,
-    job: int,
-    fence: Fence,
-    fold: Fold,
-    report: dict[str, Any],
-    known: dict[tuple[str, int], CellStatistics],
-    progress: Progress,
+    ws: Workspace, done: Committed, fence: Fence, fold: Fold, progress: Progress
 ) -> dict[str, Any]:
     """What follows the commit; whatever goes wrong there, the job can be resumed."""
     try:
-        return finish(ws, job, fence, fold, report, known, progress)
+        return finish(ws, done, fence, fold, progress)
     except VerifyError:
         raise
     except Exception as error:
         kind = type(error) if isinstance(error, JobError) else JobError
         raise kind(
-            f"{error}; the deletion is committed: expunge job resume {job} finishes it"
+            f"{error}; the deletion is committed: expunge job resume {done.job} finishes it"
         ) from error
 
 
@@ -260,6 +265,14 @@ def _commit(
             )
             left = int(rows.statistics.live.sum())
             ledger.run("UPDATE data_sets SET rows = ? WHERE name = ?", left, name)
+            units, counts = np.unique(rows.removed.units, return_counts=True)
+            ledger.run_many(
+                "UPDATE requests SET rows = ? WHERE data_set = ? AND unit_hash = ?",
+                [
+                    (count, name, pseudonym(name, unit, ledger.salt))
+                    for unit, count in zip(units.tolist(), counts.tolist(), strict=True)
+                ],
+            )
         ledger.run("UPDATE requests SET state = 'committed' WHERE job = ?", job)
         ledger.report_job(job, {**report, "committed": now()})
         ledger.event("commit", {"job": job, "digests": {v.model: v.digest for v in versions}})

@@ -6,7 +6,7 @@ it is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,15 @@ from ..storage.erase import check_erased, erase_slots, measure_cell
 from ..storage.errors import StorageError
 from ..storage.fence import Fence
 from ..storage.files import metered
+from ..storage.metadata import check_metadata
 from ..storage.versions import check_version, open_version
 from .errors import VerifyError
 from .fold import Fold, split_cells
+from .job_verifying import FAILURES, READ_BACK, unverified, verify_job
 from .ledger import now
 from .plan import CELL_SECONDS
 from .receipts import issue
+from .scanning import Rows
 from .workspace import Workspace
 
 
@@ -79,21 +82,27 @@ def _erase(
         data_set.write_statistics(cells, merged.at(cells))
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A job after its commit: what it reports, and what it still has in memory."""
+
+    job: int
+    report: dict[str, Any]
+    known: dict[tuple[str, int], CellStatistics]
+    """Statistics of cells, by data set and cell; others are measured."""
+    rows: Mapping[str, Rows] | None
+    """The deleted rows by data set; None where the job was resumed: they are nowhere any more."""
+
+
 def finish(
-    ws: Workspace,
-    job: int,
-    fence: Fence,
-    fold: Fold,
-    report: dict[str, Any],
-    known: dict[tuple[str, int], CellStatistics],
-    progress: Callable[[str], None],
+    ws: Workspace, done: Committed, fence: Fence, fold: Fold, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Everything after the commit; repeating it is harmless."""
-    ledger = ws.ledger
+    ledger, job, report = ws.ledger, done.job, done.report
     with metered() as meter:
         with ledger.step(job, "erase"):
             progress("erase")
-            _erase(ws, job, fence, fold, known)
+            _erase(ws, job, fence, fold, done.known)
             with ledger.transaction():
                 ledger.run("UPDATE tombstones SET erased = ? WHERE job = ?", now(), job)
         with ledger.step(job, "retire"):
@@ -101,15 +110,20 @@ def finish(
             # Workers may have spilled gathered rows: they go before the receipt.
             fold.close()
             ws.sweep_garbage()
-        with ledger.step(job, "verify"):
-            progress("verify")
-            _verify(ws, job)
-    report = {
-        **report,
+    with ledger.step(job, "verify"):
+        progress("verify")
+        with metered() as reading:
+            read_back = _read_back(ws, job)
+        meter.add(reading)
+        tasks = fold.tasks
+        verification = verify_job(ws, job, done.rows, fold, progress)
+    report = {name: value for name, value in report.items() if name != FAILURES}
+    report |= {
         "cells_read": max(report["cells_read"], len(meter.cells)),
         "bytes_read": report["bytes_read"] + meter.bytes_read,
         "bytes_written": report["bytes_written"] + meter.bytes_written,
-        "tasks": fold.tasks,
+        "tasks": tasks,
+        "verification": {**verification, "read_back": read_back},
     }
     progress("receipts")
     with ledger.step(job, "receipt"):
@@ -117,27 +131,26 @@ def finish(
             ledger.run("UPDATE requests SET unit = NULL WHERE job = ?", job)
         # No receipt is out before the ids are gone from every page of the ledger and its log.
         ledger.truncate_log()
-        receipts = issue(ledger, job, report)
-    return {**report, "receipts": receipts}
+        receipts, signed = issue(ws, job, report)
+    return {**report, "receipts": receipts, "signed": signed}
 
 
-def _verify(ws: Workspace, job: int) -> None:
-    """Read back what the job wrote: slots empty, old versions gone, new ones whole."""
-    ledger = ws.ledger
+def _read_back(ws: Workspace, job: int) -> dict[str, int]:
+    """Read back what the job wrote: slots empty, old versions gone, new ones whole; count them."""
+    ledger, slots_read, versions = ws.ledger, 0, 0
     try:
         for name, cells in _addresses(ws, job).items():
             data_set = DataSet.open(ws.root / ledger.data_set(name)["folder"])
             for cell, slots in cells.items():
                 check_erased(data_set, cell, slots)
-        for row in ledger.rows("SELECT * FROM versions WHERE job = ?", job):
-            if row["state"] == "live":
-                check_version(open_version(ws.root / row["folder"], row["digest"]))
+                slots_read += len(slots)
+        for row in ledger.rows("SELECT * FROM versions WHERE job = ? AND state = 'live'", job):
+            check_version(open_version(ws.root / row["folder"], row["digest"]))
+            check_metadata(ws.root / row["folder"], row["metadata"])
+            versions += 1
         for row in ledger.rows("SELECT folder FROM versions WHERE state = 'retired'"):
             if (ws.root / row["folder"]).exists():
                 raise VerifyError(f"{row['folder']} should be gone and is still there")
     except (StorageError, VerifyError) as error:
-        with ledger.transaction():
-            ledger.run("UPDATE jobs SET state = 'unverified' WHERE id = ?", job)
-        raise VerifyError(
-            f"job {job}: verification failed: {error}; expunge job resume {job} erases again"
-        ) from error
+        raise unverified(ws, job, {"verify": READ_BACK, "problem": str(error)}) from error
+    return {"slots": slots_read, "versions": versions}

@@ -17,10 +17,12 @@ from typing import Any
 
 from ..storage.dataset import DataSet
 from ..storage.errors import NoSpaceError
-from ..storage.schema import SCHEMA_VERSION
+from ..storage.metadata import metadata_digest
 from ..storage.space import RESERVE, free_bytes, no_space
 from .errors import JobError, LockedError, UsageError
 
+LEDGER_VERSION = 2
+"""Version of the tables; ``migrating`` brings older ones up to it."""
 BUSY_SECONDS = 30.0
 """How long to wait for another process that reads or writes the ledger."""
 TABLES = """
@@ -35,7 +37,7 @@ CREATE TABLE models (
 ) WITHOUT ROWID;
 CREATE TABLE versions (
     model TEXT NOT NULL, number INTEGER NOT NULL, folder TEXT NOT NULL, digest TEXT NOT NULL,
-    job INTEGER NOT NULL, created TEXT NOT NULL, state TEXT NOT NULL,
+    job INTEGER NOT NULL, created TEXT NOT NULL, state TEXT NOT NULL, metadata TEXT,
     PRIMARY KEY (model, number)
 ) WITHOUT ROWID;
 CREATE TABLE jobs (
@@ -48,7 +50,7 @@ CREATE TABLE steps (
 ) WITHOUT ROWID;
 CREATE TABLE requests (
     id INTEGER PRIMARY KEY, data_set TEXT NOT NULL, unit INTEGER, unit_hash TEXT NOT NULL,
-    state TEXT NOT NULL, received TEXT NOT NULL, job INTEGER
+    state TEXT NOT NULL, received TEXT NOT NULL, job INTEGER, rows INTEGER
 );
 CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash);
 CREATE INDEX requests_by_state ON requests (state);
@@ -61,6 +63,9 @@ CREATE TABLE erased_rows (
 ) WITHOUT ROWID;
 CREATE TABLE receipts (
     id TEXT PRIMARY KEY, request INTEGER NOT NULL, job INTEGER NOT NULL, body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE receipt_parts (
+    job INTEGER NOT NULL, data_set TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (job, data_set)
 ) WITHOUT ROWID;
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -88,26 +93,25 @@ class Ledger:
         with ledger.transaction():
             for statement in TABLES.split(";"):
                 ledger.run(statement)
-            ledger.run("INSERT INTO meta VALUES ('schema_version', ?)", str(SCHEMA_VERSION))
-            ledger.run("INSERT INTO meta VALUES ('salt', ?)", salt.hex())
-            ledger.event("workspace", {"schema_version": SCHEMA_VERSION})
+            ledger.set("schema_version", str(LEDGER_VERSION))
+            ledger.set("salt", salt.hex())
+            ledger.event("workspace", {"schema_version": LEDGER_VERSION})
         return ledger
 
     @classmethod
     def open(cls, path: Path) -> Ledger:
-        """Open a ledger of this schema version; JobError for another."""
+        """Open a ledger of this version or an older one; JobError for a newer one."""
         ledger = cls(path)
         try:
-            version = ledger.value("SELECT value FROM meta WHERE key = 'schema_version'")
+            version = ledger.setting("schema_version")
         except sqlite3.DatabaseError as error:
             ledger.close()
             raise JobError(f"{path} is not a ledger ({error})") from error
-        if version is None or int(version) != SCHEMA_VERSION:
+        if version is None or int(version) > LEDGER_VERSION:
             ledger.close()
-            newer = version is not None and int(version) > SCHEMA_VERSION
-            cure = "use the newer program that made it" if newer else "it can't be read"
+            cure = "it can't be read" if version is None else "use the newer program that made it"
             raise JobError(
-                f"{path} has schema version {version}; this program reads {SCHEMA_VERSION}: {cure}"
+                f"{path} has schema version {version}; this program reads {LEDGER_VERSION}: {cure}"
             )
         return ledger
 
@@ -117,7 +121,21 @@ class Ledger:
     @property
     def salt(self) -> bytes:
         """The secret key of row placement and of pseudonyms: 16 bytes."""
-        return bytes.fromhex(self.value("SELECT value FROM meta WHERE key = 'salt'"))
+        return bytes.fromhex(self.setting("salt") or "")
+
+    @property
+    def version(self) -> int:
+        """The version of the tables."""
+        return int(self.setting("schema_version") or 0)
+
+    def setting(self, name: str) -> str | None:
+        """Return what the workspace is told once for all, by name; None where it was not told."""
+        found: str | None = self.value("SELECT value FROM meta WHERE key = ?", name)
+        return found
+
+    def set(self, name: str, value: str) -> None:
+        """Keep a setting; call inside a transaction."""
+        self.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", name, value)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -270,7 +288,7 @@ class Ledger:
     def model(self, name: str) -> dict[str, Any]:
         """Return a model's row joined with its current version; UsageError if unknown."""
         found = self.row(
-            "SELECT m.*, v.folder, v.digest, v.created FROM models m JOIN versions v "
+            "SELECT m.*, v.folder, v.digest, v.metadata, v.created FROM models m JOIN versions v "
             "ON v.model = m.name AND v.number = m.version WHERE m.name = ?",
             name,
         )
@@ -285,13 +303,14 @@ class Ledger:
         """Make a version the model's only live one; call inside a transaction."""
         self.run("UPDATE versions SET state = 'retired' WHERE model = ?", model)
         self.run(
-            "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, 'live')",
+            "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, 'live', ?)",
             model,
             number,
             folder,
             digest,
             job,
             now(),
+            metadata_digest(self._path.parent / folder),
         )
 
     def job(self, job: int) -> dict[str, Any]:

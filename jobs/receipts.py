@@ -1,65 +1,114 @@
 """Receipts: one a request, naming the unit by its keyed hash only.
 
-What all requests of a job share (models, digests, counters, times) is the job's report, kept once;
-``receipt`` joins the two into the document that a requester gets.
+What all receipts of a job and data set have in common is kept once, as it was when they were
+issued; ``receipt`` joins it with a receipt's own part into the document that a requester gets, which
+``receipt_schema.json`` describes. Where the workspace has a key, that document is signed.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from importlib.metadata import version
 from typing import Any
 
 from ..storage.cells import pseudonym
+from .canonical import canonical
 from .errors import UsageError
 from .ledger import Ledger, now
+from .signing import Signer, signer_of
+from .statements import limits, statement
+from .workspace import Workspace
 
-RECEIPT_SCHEMA = 1
-STATEMENT = (
-    "All rows of this unit were deleted from the data set and from every model listed; each model "
-    "is bit for bit the one that training without them gives, and the rows' bytes were overwritten."
-)
-APPROXIMATE = (
-    "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
-    "were deleted from every model listed: a model marked exact is bit for bit the one that training "
-    "without them gives; a model marked approximate was updated by the method and provenance named. "
-    "Its distance from a retrain on the same mini-batches is estimated, to within ten times, and it "
-    "still depends on the deleted rows through the residual of the linearisation and through the "
-    "standardisation of its first fit."
-)
+RECEIPT_SCHEMA = 2
+LISTED = ("receipt", "request", "data", "unit_hash", "rows", "received", "issued", "key")
+"""What a list of receipts tells of each."""
 
 
-def statement(models: list[dict[str, Any]]) -> str:
-    """Return what a receipt says of the models that saw a unit: more where one is approximate."""
-    approximate = any(m["exactness"] == "approximate" for m in models)
-    return APPROXIMATE if approximate else STATEMENT
+def issue(ws: Workspace, job: int, report: dict[str, Any]) -> tuple[list[str], bool]:
+    """Close the job: receipts out, requests done; one transaction, so none is issued twice.
 
-
-def issue(ledger: Ledger, job: int, report: dict[str, Any]) -> list[str]:
-    """Close the job: receipts out, requests done; one transaction."""
+    Returns their names, and whether they are signed: they are if the workspace has a key, and none
+    goes out if that key can't be used.
+    """
+    ledger, signer = ws.ledger, signer_of(ws)
     with ledger.transaction():
         committed = ledger.job(job)["report"]["committed"]
         erased = ledger.value("SELECT max(erased) FROM tombstones WHERE job = ?", job)
+        report = _finite({**report, "committed": committed, "erased": erased})
+        issued = now()
         rows = ledger.rows("SELECT * FROM requests WHERE job = ? ORDER BY id", job)
-        names = [f"R{row['id']:08d}" for row in rows]
-        bodies = [
-            {
-                "receipt": name,
+        parts = {
+            data: _part(ledger.job(job), report, data, issued, signer is not None)
+            for data in sorted({row["data_set"] for row in rows})
+        }
+        spelt = {
+            data: {name: canonical(member) for name, member in part.items()}
+            for data, part in parts.items()
+        }
+        bodies = []
+        for row in rows:
+            own = {
+                "receipt": f"R{row['id']:08d}",
                 "request": row["id"],
                 "data": row["data_set"],
                 "unit_hash": row["unit_hash"],
+                "rows": row["rows"],
                 "received": row["received"],
-                "issued": now(),
+                "issued": issued,
             }
-            for name, row in zip(names, rows, strict=True)
-        ]
+            bodies.append({**own, "signature": _signature(signer, spelt[row["data_set"]], own)})
+        ledger.run_many(
+            "INSERT INTO receipt_parts VALUES (?, ?, ?)",
+            [(job, data, json.dumps(part)) for data, part in parts.items()],
+        )
         ledger.run_many(
             "INSERT INTO receipts VALUES (?, ?, ?, ?)",
             [(b["receipt"], b["request"], job, json.dumps(b)) for b in bodies],
         )
         ledger.run("UPDATE requests SET state = 'done' WHERE job = ?", job)
-        ledger.event("receipts", {"job": job, "receipts": len(names)})
-        ledger.end_job(job, "done", {**report, "committed": committed, "erased": erased})
-    return names
+        key = None if signer is None else signer.key_id
+        ledger.event("receipts", {"job": job, "receipts": len(bodies), "key": key})
+        ledger.end_job(job, "done", report)
+    return [body["receipt"] for body in bodies], signer is not None
+
+
+def _part(
+    job: dict[str, Any], report: dict[str, Any], data: str, issued: str, signed: bool
+) -> dict[str, Any]:
+    """What the receipts of a job and data set have in common."""
+    models = [m for m in report["models"] if m["data"] == data]
+    return {
+        "schema": RECEIPT_SCHEMA,
+        "program": {"name": "expunge", "version": version("expunge")},
+        "statement": statement(models),
+        "limits": limits(models, signed),
+        "verification": report["verification"],
+        "job": {
+            **{name: value for name, value in report.items() if name != "verification"},
+            "models": models,
+            "started": job["created"],
+            "finished": issued,
+            "steps": job["steps"],
+        },
+    }
+
+
+def _signature(
+    signer: Signer | None, part: dict[str, bytes], own: dict[str, Any]
+) -> dict[str, str] | None:
+    if signer is None:
+        return None
+    return signer.sign({**part, **{name: canonical(member) for name, member in own.items()}})
+
+
+def _finite(value: Any) -> Any:
+    """A report without numbers that JSON has not: what is not finite is null."""
+    if isinstance(value, dict):
+        return {name: _finite(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(member) for member in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
@@ -67,20 +116,12 @@ def receipt(ledger: Ledger, name: str) -> dict[str, Any]:
     row = ledger.row("SELECT * FROM receipts WHERE id = ?", name)
     if row is None:
         raise UsageError(f"there is no receipt {name!r}; expunge receipt list shows them")
-    job, body = ledger.job(row["job"]), json.loads(row["body"])
-    models = [m for m in job["report"]["models"] if m["data"] == body["data"]]
-    return {
-        "schema": RECEIPT_SCHEMA,
-        **body,
-        "statement": statement(models),
-        "job": {
-            **job["report"],
-            "models": models,
-            "started": job["created"],
-            "finished": job["finished"],
-            "steps": job["steps"],
-        },
-    }
+    own = json.loads(row["body"])
+    query = "SELECT body FROM receipt_parts WHERE job = ? AND data_set = ?"
+    part = json.loads(ledger.value(query, row["job"], own["data"]))
+    document = {"schema": part["schema"], **own, **part}
+    # Receipts of schema 1 had no place for a signature.
+    return document | ({"signature": document.pop("signature")} if "signature" in own else {})
 
 
 def receipts(
@@ -94,4 +135,9 @@ def receipts(
         if data is None:
             raise UsageError("a unit is one of a data set: name it with --data")
         found = [b for b in found if b["unit_hash"] == pseudonym(data, unit, ledger.salt)]
-    return found
+    return [{name: _line(body)[name] for name in LISTED} for body in found]
+
+
+def _line(body: dict[str, Any]) -> dict[str, Any]:
+    """A receipt's own part, with the id of the key that signed it."""
+    return {"rows": None, **body, "key": (body.get("signature") or {}).get("key")}

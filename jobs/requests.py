@@ -26,7 +26,10 @@ NAMED = 5
 
 
 def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
-    """Return unit ids from texts, one each; UsageError naming the place of the first bad one."""
+    """Return unit ids from texts, one each; UsageError naming the place of the first bad one.
+
+    What stands there is not repeated: it may be a person's name, given in the wrong place.
+    """
     units = []
     for number, text in enumerate(texts, start=1):
         stripped = text.strip()
@@ -35,7 +38,8 @@ def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
         digits = stripped.isascii() and stripped.isdigit() and len(stripped) < 20
         if not digits or int(stripped) > MAX_UNIT:
             raise UsageError(
-                f"{where} {number}: {stripped[:40]!r} is not a unit id; ids are whole numbers from 0"
+                f"{where} {number}: that is not a unit id; ids are whole numbers from 0, and people "
+                "are named by --subject or --subjects-file"
             )
         units.append(int(stripped))
     if not units:
@@ -48,9 +52,18 @@ def read_units_file(path: Path) -> NDArray[np.int64]:
     return parse_units(_lines(path), f"{path}, line")
 
 
-def read_subjects_file(path: Path) -> list[str]:
-    """Return the subjects of a text file, one a line; blank lines are skipped."""
-    return [line.strip() for line in _lines(path) if line.strip()]
+def read_subjects_file(path: Path) -> list[tuple[str, str]]:
+    """Return the subjects of a text file, one a line; blank lines are skipped.
+
+    Each comes with its place, which errors name: they never repeat a subject.
+    """
+    lines = enumerate(_lines(path), start=1)
+    return [(line.strip(), f"{path}, line {number}") for number, line in lines if line.strip()]
+
+
+def given_subjects(subjects: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the subjects of the command line, each with its place among them."""
+    return [(text, f"--subject, number {n}") for n, text in enumerate(subjects, start=1)]
 
 
 def units_of_subjects(ws: Workspace, data: str, subjects: Sequence[str]) -> NDArray[np.int64]:
@@ -144,12 +157,12 @@ def forget(
     data: str,
     units: NDArray[np.int64],
     missing: str = "error",
-    labels: Mapping[int, str] | None = None,
+    places: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """Queue one request a unit; return counts of what became of them.
 
-    labels: how the user calls units, for errors; kept nowhere. missing: ``error`` refuses unknown
-    units (nothing is queued then), ``ignore`` skips them.
+    places: where the user named units by subjects, for errors, which never repeat a subject.
+    missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
     """
     if missing not in ("error", "ignore"):
         raise UsageError(f"--missing is {missing!r}; it is error or ignore")
@@ -169,10 +182,8 @@ def forget(
         fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
         known = find_units(data_set, fresh, salt)
         if len(known.missing) and missing == "error":
-            shown = [str((labels or {}).get(u, u)) for u in known.missing[:NAMED].tolist()]
-            more = f" and {len(known.missing) - NAMED} more" if len(known.missing) > NAMED else ""
             raise UsageError(
-                f"data set {data} has no {'subject' if labels else 'unit'} {', '.join(shown)}{more}; "
+                f"data set {data} has no {_named(known.missing, places)}; "
                 "nothing was queued (--missing ignore skips unknown ones)"
             )
         received = now()
@@ -198,6 +209,15 @@ def forget(
         "missing": len(known.missing),
         "requests": made,
     }
+
+
+def _named(missing: NDArray[np.int64], places: Mapping[int, str] | None) -> str:
+    """Unknown units for an error: by their numbers, or by the places where subjects were named."""
+    first = missing[:NAMED].tolist()
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    if places is None:
+        return f"unit {', '.join(map(str, first))}{more}"
+    return f"such subject as is named by {'; '.join(places[unit] for unit in first)}{more}"
 
 
 def _states(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str, str]:

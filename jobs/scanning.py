@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,15 +57,40 @@ def scan(
         if not names:
             raise UsageError("the workspace has no data set, so there is nothing to scan for")
         readings = _read_rows(ws, file, names, format)
-        listed = [p for name, x in readings.items() for p in _patterns(ws, name, x)]
-        patterns = PatternSet(listed)
-        live = _LiveTwins(ws, readings.values(), listed)
-        # Rows by address come first: they tell which erased rows have a live twin.
-        folders = [*live.row_folders, *live.data_folders, ws.root]
-        report = scan_tree(folders, patterns, is_live=live, on_progress=progress)
+        found = search(ws, readings, progress)
+    return _summary(ws, found, readings)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search of the workspace saw, and what it searched for."""
+
+    report: ScanReport
+    patterns: PatternSet
+    listed: Sequence[tuple[bytes, int, str]]
+    """(pattern, row, encoding) of every pattern."""
+    skipped: Sequence[str]
+    """What was not read."""
+
+
+def search(
+    ws: Workspace,
+    readings: Mapping[str, Rows],
+    progress: Callable[[int, int], None] | None = None,
+) -> Search:
+    """Search every byte of the workspace for rows, given as each data set has them.
+
+    Call with the lock held. UsageError where rows are too short to be told from other bytes.
+    """
+    listed = [p for name, x in readings.items() for p in _patterns(ws, name, x)]
+    patterns = PatternSet(listed)
+    live = _LiveTwins(ws, readings.values(), listed)
+    # Rows by address come first: they tell which erased rows have a live twin.
+    folders = [*live.row_folders, *live.data_folders, ws.root]
+    report = scan_tree(folders, patterns, is_live=live, on_progress=progress)
     searched = tuple(map(str, live.data_folders))
     skipped = [s for s in report.skipped if not s.startswith(searched)]
-    return _summary(ws, report, patterns, readings, skipped)
+    return Search(report, patterns, listed, skipped)
 
 
 def _read_rows(ws: Workspace, file: Path, names: Sequence[str], format: str) -> dict[str, Rows]:
@@ -149,7 +175,7 @@ class _LiveTwins:
             for array in ENTRY_ARRAYS if data_set.sparse else ("x",):
                 self._sets[data_set.path / array] = data_set
                 self._names[data_set.path / array] = row["name"]
-        done = ws.ledger.rows("SELECT unit_hash FROM requests WHERE state = 'done'")
+        done = ws.ledger.rows("SELECT unit_hash FROM requests WHERE state IN ('done', 'committed')")
         self._done = {row["unit_hash"] for row in done}
         self._salt = ws.ledger.salt
         erased = {r["fingerprint"] for r in ws.ledger.rows("SELECT fingerprint FROM erased_rows")}
@@ -208,17 +234,12 @@ class _LiveTwins:
         return unit >= 0 and pseudonym(self._names[file.parent], unit, self._salt) not in self._done
 
 
-def _summary(
-    ws: Workspace,
-    report: ScanReport,
-    patterns: PatternSet,
-    readings: Mapping[str, Rows],
-    skipped: list[str],
-) -> dict[str, Any]:
+def _summary(ws: Workspace, found: Search, readings: Mapping[str, Rows]) -> dict[str, Any]:
     """The scan's result as JSON values."""
+    report, patterns = found.report, found.patterns
     sparse = [x for x in readings.values() if isinstance(x, SparseRows)]
     short = sorted(set().union(*map(short_rows, sparse)))
-    files = sorted({_shown_path(ws, m.file) for m in report.matches})
+    files = sorted({shown_path(ws, m.file) for m in report.matches})
     return {
         "data": sorted(readings),
         "rows": len(next(iter(readings.values()))),
@@ -229,11 +250,12 @@ def _summary(
         "live_twins": report.live_twins,
         "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
         "too_short": short,
-        "skipped": [*shown_short(len(short)), *skipped],
+        "skipped": [*shown_short(len(short)), *found.skipped],
         "files_scanned": report.files,
         "bytes_scanned": report.bytes,
     }
 
 
-def _shown_path(ws: Workspace, file: Path) -> str:
+def shown_path(ws: Workspace, file: Path) -> str:
+    """Return a file's path from the workspace, or all of it where it lies outside."""
     return str(file.relative_to(ws.root)) if file.is_relative_to(ws.root) else str(file)

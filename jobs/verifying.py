@@ -17,6 +17,7 @@ from ..pipeline.regression import BASEL
 from ..storage.dataset import CellStatistics, DataSet
 from ..storage.erase import measure_cell
 from ..storage.errors import StorageError
+from ..storage.metadata import check_metadata
 from ..storage.versions import check_version, digest, open_version, read_version
 from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models, sparse_models
 from .errors import UsageError, VerifyError
@@ -131,6 +132,7 @@ def verify_against_retrain(
             if exact:
                 # Arrays that are right are of no use in a version that can't be opened.
                 open_version(ws.root / row["folder"], row["digest"])
+                check_metadata(ws.root / row["folder"], row["metadata"])
         except StorageError as error:
             raise VerifyError(str(error)) from error
         progress("labels and margins")

@@ -14,6 +14,7 @@ from ..pipeline.losses import Loss
 from ..pipeline.regression import BASEL, RegressionSettings
 from ..storage.dataset import DataSet
 from ..storage.errors import CorruptError, MissingError
+from ..storage.metadata import check_metadata
 from ..storage.versions import Version, check_version
 from .errors import DivergenceError, VerifyError
 from .fold import Fold
@@ -92,6 +93,7 @@ def open_verified(
     progress("reading the model")
     try:
         check_version(found.version)
+        check_metadata(found.version.path, row["metadata"])
     except (CorruptError, MissingError) as error:
         return Verified(found, data_set, str(error))
     return Verified(found, data_set, None)

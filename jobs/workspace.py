@@ -18,7 +18,8 @@ from ..storage import files
 from ..storage.fence import Fence, FenceHeldError, make_fence, take_over
 from ..storage.ingest import partial_path
 from .errors import LockedError, UsageError
-from .ledger import Ledger, now
+from .ledger import LEDGER_VERSION, Ledger, now
+from .migrating import migrate
 
 HOLDER_BYTES = 512
 """Size of the lock's file, which says who holds it."""
@@ -33,6 +34,7 @@ class Workspace:
     def __init__(self, root: Path, ledger: Ledger) -> None:
         self.root = root
         self.ledger = ledger
+        self._held: Fence | None = None
 
     @classmethod
     def create(cls, root: Path) -> Self:
@@ -55,7 +57,21 @@ class Workspace:
         root = root.absolute()
         if not (root / "ledger.sqlite").is_file():
             raise UsageError(f"{root} is not a workspace: make one with expunge init {root}")
-        return cls(root, Ledger.open(root / "ledger.sqlite"))
+        ws = cls(root, Ledger.open(root / "ledger.sqlite"))
+        if ws.ledger.version < LEDGER_VERSION:
+            try:
+                ws._migrate()
+            except BaseException:
+                ws.ledger.close()
+                raise
+        return ws
+
+    def _migrate(self) -> None:
+        """Bring the ledger of an earlier program up to date, while nobody else works here."""
+        with (self.root / "lock").open("r+") as file:
+            if not _lock_now(file):
+                raise LockedError(_held_by(file.name))
+            migrate(self.ledger, self.root)
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +122,12 @@ class Workspace:
 
         The kernel lets go of a dead holder's lock, so there is nothing to clean up after a crash.
         Garbage of crashed jobs is swept when the lock is taken. Yields the fence under which
-        workers may write: theirs of earlier holders end here.
+        workers may write: theirs of earlier holders end here. Inside a block that holds the lock
+        it is held already.
         """
+        if self._held is not None:
+            yield self._held
+            return
         with (self.root / "lock").open("r+") as file:
             if not _lock_now(file):
                 raise LockedError(_held_by(file.name))
@@ -123,8 +143,10 @@ class Workspace:
                 fence = self._take_fence()
                 self._mark_interrupted()
                 self.sweep_garbage()
+                self._held = fence
                 yield fence
             finally:
+                self._held = None
                 _write_holder(file, "")
 
     def note_dead_jobs(self) -> None:

@@ -394,7 +394,8 @@ def test_subjects_from_file_to_receipt(cli: Cli, tmp_path: Path) -> None:
         given = ["--data", "t", "--algorithm", algorithm, "-p", "n_clusters=4", *INLINE]
         cli("train", name, *given)
     error = cli("forget", "--data", "t", "--subject", "Person-99", code=2)
-    assert "no subject Person-99" in error
+    assert "no such subject as is named by --subject, number 1" in error
+    assert "Person-99" not in error
     listed = tmp_path / "who.txt"
     listed.write_text("Person-3\nPerson-8\n")
     assert cli("forget", "--data", "t", "--subjects-file", listed)["queued"] == 2

@@ -40,6 +40,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
         for file in (ROOT / folder).glob("*.py"):
             assert f"expunge/{folder}/{file.name}" in names
     assert "expunge/storage/higgs_like.json" in names and "expunge/py.typed" in names
+    assert "expunge/jobs/receipt_schema.json" in names
 
 
 @pytest.mark.slow

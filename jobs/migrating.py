@@ -1,0 +1,75 @@
+"""Ledgers that an earlier program made, brought up to date when a workspace is opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..storage.errors import StorageError
+from ..storage.metadata import metadata_digest
+from .ledger import LEDGER_VERSION, Ledger
+from .statements import statement
+
+
+def migrate(ledger: Ledger, root: Path) -> None:
+    """Bring a ledger to this program's version, in one transaction; call with the lock held."""
+    with ledger.transaction():
+        while (version := ledger.version) < LEDGER_VERSION:
+            _STEPS[version](ledger, root)
+            ledger.set("schema_version", str(version + 1))
+            ledger.event("migration", {"schema_version": version + 1})
+
+
+def _to_2(ledger: Ledger, root: Path) -> None:
+    """Receipts keep what they say: till now it was put together whenever one was shown."""
+    ledger.run("ALTER TABLE requests ADD COLUMN rows INTEGER")
+    ledger.run("ALTER TABLE versions ADD COLUMN metadata TEXT")
+    ledger.run(
+        "CREATE TABLE receipt_parts (job INTEGER NOT NULL, data_set TEXT NOT NULL, "
+        "body TEXT NOT NULL, PRIMARY KEY (job, data_set)) WITHOUT ROWID"
+    )
+    for row in ledger.rows("SELECT model, number, folder FROM versions WHERE state = 'live'"):
+        try:
+            found = metadata_digest(root / row["folder"])
+        except StorageError:
+            # Its verification tells what is wrong with it.
+            continue
+        ledger.run(
+            "UPDATE versions SET metadata = ? WHERE model = ? AND number = ?",
+            found,
+            row["model"],
+            row["number"],
+        )
+    for row in ledger.rows("SELECT DISTINCT job FROM receipts"):
+        job = ledger.job(row["job"])
+        sets = ledger.rows(
+            "SELECT DISTINCT data_set FROM requests WHERE job = ? AND state = 'done'", row["job"]
+        )
+        for name in (found["data_set"] for found in sets):
+            ledger.run(
+                "INSERT INTO receipt_parts VALUES (?, ?, ?)",
+                row["job"],
+                name,
+                json.dumps(_part_of_1(job, name)),
+            )
+
+
+def _part_of_1(job: dict[str, Any], data: str) -> dict[str, Any]:
+    """What the receipts of a job and data set had in common in schema 1."""
+    models = [m for m in job["report"]["models"] if m["data"] == data]
+    return {
+        "schema": 1,
+        "statement": statement(models),
+        "job": {
+            **job["report"],
+            "models": models,
+            "started": job["created"],
+            "finished": job["finished"],
+            "steps": job["steps"],
+        },
+    }
+
+
+_STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2}
