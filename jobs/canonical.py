@@ -74,8 +74,8 @@ def _number(value: float) -> str:
 def read_strictly(text: str) -> Any:
     """Return the value of a JSON text; NotCanonicalError for what programs read differently.
 
-    That is a member named twice, NaN and infinities, whole numbers beyond 2^53, and nesting beyond
-    what can be read at all. Messages quote nothing of the text.
+    That is a member named twice, NaN and infinities, whole numbers beyond 2^53 that are no double,
+    and nesting beyond what can be read at all. Messages quote nothing of the text.
     """
     try:
         return json.loads(
@@ -109,8 +109,11 @@ def _float(text: str) -> float:
     return value if math.isfinite(value) else _refused(text)
 
 
-def _int(text: str) -> int:
-    # Long runs of digits are refused before they are read: that takes time without bound.
-    if len(text) > 17 or abs(int(text)) > EXACT:
+def _int(text: str) -> float:
+    if len(text) <= 17 and abs(int(text)) <= EXACT:
+        return int(text)
+    # A double that has no fraction may be written so; other digits would be lost.
+    value = float(text)
+    if not math.isfinite(value) or _number(value) != text:
         raise NotCanonicalError("a whole number beyond 2^53")
-    return int(text)
+    return value
