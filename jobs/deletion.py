@@ -25,6 +25,7 @@ from ..storage.files import metered
 from .erasure import Committed, finish
 from .errors import JobError, VerifyError
 from .fold import Fold
+from .job_verifying import Deleted, ranges_before
 from .ledger import now
 from .model_family import Change, NextVersion
 from .plan import Gathered, gather
@@ -172,6 +173,7 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
             "bytes_written": meter.bytes_written,
             "tasks": fold.tasks,
         }
+        ranges = ranges_before(ws, [t.row["name"] for t in targets])
         with ledger.step(job, "commit"):
             _commit(ws, job, targets, gathered, versions, report)
     except Exception as error:
@@ -182,11 +184,12 @@ def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) 
         for t, g in zip(targets, gathered, strict=True)
         for p in g.parts
     }
-    deleted: dict[str, Rows] = {
+    leaving: dict[str, Rows] = {
         t.row["name"]: g.sparse if t.data_set.sparse else g.removed.x
         for t, g in zip(targets, gathered, strict=True)
     }
-    return _finish(ws, Committed(job, report, known, deleted), fence, fold, progress)
+    done = Committed(job, report, known, Deleted(leaving, ranges))
+    return _finish(ws, done, fence, fold, progress)
 
 
 def _finish(

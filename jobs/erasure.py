@@ -6,7 +6,7 @@ it is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,10 @@ from ..storage.metadata import check_metadata
 from ..storage.versions import check_version, open_version
 from .errors import VerifyError
 from .fold import Fold, split_cells
-from .job_verifying import FAILURES, READ_BACK, unverified, verify_job
+from .job_verifying import FAILURES, READ_BACK, Deleted, unverified, verify_job
 from .ledger import now
 from .plan import CELL_SECONDS
 from .receipts import issue
-from .scanning import Rows
 from .workspace import Workspace
 
 
@@ -90,8 +89,8 @@ class Committed:
     report: dict[str, Any]
     known: dict[tuple[str, int], CellStatistics]
     """Statistics of cells, by data set and cell; others are measured."""
-    rows: Mapping[str, Rows] | None
-    """The deleted rows by data set; None where the job was resumed: they are nowhere any more."""
+    deleted: Deleted | None
+    """None where the job was resumed: the rows are nowhere any more."""
 
 
 def finish(
@@ -116,7 +115,7 @@ def finish(
             read_back = _read_back(ws, job)
         meter.add(reading)
         tasks = fold.tasks
-        verification = verify_job(ws, job, done.rows, fold, progress)
+        verification = verify_job(ws, job, done.deleted, fold, progress)
     report = {name: value for name, value in report.items() if name != FAILURES}
     report |= {
         "cells_read": max(report["cells_read"], len(meter.cells)),

@@ -10,7 +10,8 @@ behind says where something was found, never what.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..storage.sparse import SparseRows
 from .errors import UsageError, VerifyError
 from .fold import Fold
 from .ledger import now
-from .scanning import Rows, Search, search, shown_path
+from .scanning import Range, Rows, Search, ranges_of, search, shown_path
 from .sparse_scanning import short_rows
 from .verifying import verify_model
 from .workspace import Workspace
@@ -43,6 +44,22 @@ Progress = Callable[[str], None]
 Found = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The rows that a job deleted, which only the process that gathered them has."""
+
+    rows: Mapping[str, Rows]
+    """By data set."""
+    ranges: Mapping[str, Sequence[Range]]
+    """By data set, those of the models that saw the rows; nothing where no scan is asked for."""
+
+
+def ranges_before(ws: Workspace, data_sets: Iterable[str]) -> dict[str, Sequence[Range]]:
+    """Return what ``Deleted.ranges`` says; call before the commit."""
+    wanted = data_sets if verify_setting(ws) == SCAN else ()
+    return {name: tuple(ranges_of(ws, name)) for name in wanted}
+
+
 def verify_setting(ws: Workspace) -> str:
     """Return how the workspace's jobs are verified, one of WAYS."""
     return ws.ledger.setting(SETTING) or NONE
@@ -58,18 +75,18 @@ def set_verify(ws: Workspace, how: str) -> None:
 
 
 def verify_job(
-    ws: Workspace, job: int, rows: Mapping[str, Rows] | None, fold: Fold, progress: Progress
+    ws: Workspace, job: int, deleted: Deleted | None, fold: Fold, progress: Progress
 ) -> Found:
     """Verify a job whose rows are erased; return what was done, for the receipts.
 
-    rows: the deleted rows by data set; None where they are gone. VerifyError where something does
+    deleted: None where the rows are gone from memory. VerifyError where something does
     not hold: the evidence is in the ledger then, and the job can be resumed.
     """
     started = perf_counter()
     how = verify_setting(ws)
     report = ws.ledger.job(job)["report"]
     if how == SCAN:
-        found = _rescan(ws, job, report) if rows is None else _scan(ws, job, rows, progress)
+        found = _rescan(ws, job, report) if deleted is None else _scan(ws, job, deleted, progress)
     elif how == NONE:
         found = _told(NOT_DONE, "what the job wrote was read back, and no more was asked for")
     else:
@@ -162,11 +179,11 @@ def _verified(ws: Workspace, name: str, fold: Fold, progress: Progress) -> tuple
 # ---- the scan
 
 
-def _scan(ws: Workspace, job: int, rows: Mapping[str, Rows], progress: Progress) -> Found:
+def _scan(ws: Workspace, job: int, deleted: Deleted, progress: Progress) -> Found:
     """Search the workspace for all deleted rows, some thousands at a time."""
     count = {"rows": 0, "rows_not_searched": 0, "live_twins": 0, "files": 0, "bytes": 0}
     skipped: set[str] = set()
-    for name, part in _parts(rows):
+    for name, part in _parts(deleted.rows):
         count["rows"] += len(part)
         if _too_narrow(part):
             count["rows_not_searched"] += len(part)
@@ -192,6 +209,10 @@ def _scan(ws: Workspace, job: int, rows: Mapping[str, Rows], progress: Progress)
         "every byte of the workspace searched for the deleted rows, in every encoding: none found"
     )
     return _told(PASSED, what, scan=result)
+
+
+def _told_bytes(progress: Progress) -> Callable[[int, int], None]:
+    return lambda done, total: progress(f"scan {done:,} of {total:,} bytes")
 
 
 def _parts(rows: Mapping[str, Rows]) -> Iterator[tuple[str, Rows]]:

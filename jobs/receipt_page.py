@@ -100,7 +100,7 @@ def _models(receipt: Mapping[str, Any]) -> str:
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    recommended = model.get("retrain_recommended")
+    recommended = {None: None, True: "train it anew", False: "none"}
     share = model.get("share_deleted")
     rows = (
         ("Algorithm", model["algorithm"]),
@@ -112,7 +112,7 @@ def _model(model: Mapping[str, Any]) -> str:
         ("Change of the parameters", model.get("change")),
         ("Estimated distance to a retrain", model.get("estimate")),
         ("Deleted since the first fit", None if share is None else f"{share * _PERCENT:.3g}%"),
-        ("Recommendation", "train it anew" if recommended else None),
+        ("Recommendation", recommended[model.get("retrain_recommended")]),
         ("Rows it depends on", f"{model['rows']:,}, {model['rows_before']:,} before"),
         ("Digest before", model["digest_before"]),
         ("Digest", model["digest"]),

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.fixedpoint import CENTROID_GRID, Scaling
+from ..pipeline.fixedpoint import CENTROID_GRID, ROW_GRID, Scaling
 from ..storage.cells import fingerprints, pseudonym
 from ..storage.dataset import DataSet
 from ..storage.errors import BadInputError
@@ -73,16 +73,31 @@ class Search:
     """What was not read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The bounds of the features from which a k-means model scales rows."""
+
+    model: str
+    lower: NDArray[np.float32]
+    upper: NDArray[np.float32]
+
+
 def search(
     ws: Workspace,
     readings: Mapping[str, Rows],
     progress: Callable[[int, int], None] | None = None,
+    former: Mapping[str, Sequence[Range]] | None = None,
 ) -> Search:
     """Search every byte of the workspace for rows, given as each data set has them.
 
-    Call with the lock held. UsageError where rows are too short to be told from other bytes.
+    former: ranges of models that are no more, by data set. Call with the lock held. UsageError where
+    rows are too short to be told from other bytes.
     """
-    listed = [p for name, x in readings.items() for p in _patterns(ws, name, x)]
+    listed = [
+        p
+        for name, x in readings.items()
+        for p in _patterns(name, x, [*ranges_of(ws, name), *(former or {}).get(name, ())])
+    ]
     patterns = PatternSet(listed)
     live = _LiveTwins(ws, readings.values(), listed)
     # Rows by address come first: they tell which erased rows have a live twin.
@@ -119,7 +134,7 @@ def _marks(rows: Rows, salt: bytes) -> list[bytes]:
     return fingerprints(rows, salt)
 
 
-def _patterns(ws: Workspace, data: str, x: Rows) -> Iterator[tuple[bytes, int, str]]:
+def _patterns(data: str, x: Rows, ranges: Iterable[Range]) -> Iterator[tuple[bytes, int, str]]:
     """Every row of a data set in every encoding that the program stores."""
     if isinstance(x, SparseRows):
         yield from sparse_patterns(x)
@@ -129,29 +144,44 @@ def _patterns(ws: Workspace, data: str, x: Rows) -> Iterator[tuple[bytes, int, s
             f"the rows of data set {data} have {x.shape[1] * x.itemsize} bytes: too few to be told "
             "from other bytes; name another data set with --data"
         )
-    encodings = {"float32": x, "float64": x.astype(np.float64)}
-    for model, scaling in _scalings(ws, data):
-        fixed = scaling.fixed(x)
-        encodings |= {
-            f"int32 grid of {model}": fixed,
-            f"int64 sum of {model}": fixed.astype(np.int64),
-            f"float64 centroid of {model}": fixed / (2.0 * CENTROID_GRID),
-            f"float32 centroid of {model}": ((fixed + 1) // 2 / CENTROID_GRID).astype(np.float32),
-        }
-    for encoding, rows in encodings.items():
-        for key, row in enumerate(np.ascontiguousarray(rows)):
+    every = np.arange(len(x))
+    encodings = [("float32", every, x), ("float64", every, x.astype(np.float64))]
+    for one in ranges:
+        keys, fixed = _scaled(one, x)
+        centroids = ((fixed + 1) // 2 / CENTROID_GRID).astype(np.float32)
+        encodings += [
+            (f"int32 grid of {one.model}", keys, fixed),
+            (f"int64 sum of {one.model}", keys, fixed.astype(np.int64)),
+            (f"float64 centroid of {one.model}", keys, fixed / (2.0 * CENTROID_GRID)),
+            (f"float32 centroid of {one.model}", keys, centroids),
+        ]
+    for encoding, keys, rows in encodings:
+        for key, row in zip(keys.tolist(), np.ascontiguousarray(rows), strict=True):
             yield row.tobytes(), key, encoding
 
 
-def _scalings(ws: Workspace, data: str) -> Iterator[tuple[str, Scaling]]:
-    """The scalings under which a data set's k-means models keep rows in fixed point."""
+def _scaled(one: Range, x: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+    """Return rows in fixed point, and their numbers.
+
+    A row outside the range that is cut to its ends in all features is left out: what remains tells
+    none of its values, and is found wherever zeros and ones stand.
+    """
+    fixed = Scaling.between(one.lower, one.upper).fixed(x)
+    outside = ((x < one.lower) | (x > one.upper)).any(axis=1)
+    at_ends = ((fixed == 0) | (fixed == ROW_GRID)).all(axis=1)
+    keys = np.flatnonzero(~(outside & at_ends))
+    return keys, fixed[keys]
+
+
+def ranges_of(ws: Workspace, data: str) -> Iterator[Range]:
+    """The ranges under which a data set's k-means models keep rows in fixed point."""
     query = "SELECT name, algorithm FROM models WHERE data_set = ? ORDER BY name"
     for row in ws.ledger.rows(query, data):
         if row["algorithm"] not in KMEANS:
             continue
         arrays, _ = read_version(ws.root / ws.ledger.model(row["name"])["folder"])
         if np.isfinite(arrays["lower"]).all():
-            yield row["name"], Scaling.between(arrays["lower"], arrays["upper"])
+            yield Range(row["name"], arrays["lower"], arrays["upper"])
 
 
 class _LiveTwins:

@@ -1,0 +1,476 @@
+"""Jobs verify themselves before their receipts: every way, failures, kills, older workspaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from receipt_workspace import GONE, KMEANS, command, forget, people, visits
+from support import INLINE, Cli
+from test_interrupted import Killed, kill_at
+
+from expunge.jobs import erasure
+from expunge.jobs.receipt_checks import verify_file
+from expunge.jobs.receipt_page import page
+from expunge.jobs.receipt_schema import check_receipt
+from expunge.jobs.workspace import Workspace
+from expunge.pipeline.fixedpoint import Scaling
+from expunge.storage.cells import subject_units
+from expunge.storage.dataset import DataSet
+
+BATCH = ("batch", "run", "--yes", *INLINE)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with two models, a key and two queued requests; every test copies it."""
+    root = tmp_path_factory.mktemp("prepared")
+    people(root)
+    command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *KMEANS[2:4], *INLINE)
+    command(root, "receipt", "keygen", "--out", root / "public.pem")
+    forget(root, *GONE)
+    return root
+
+
+@pytest.fixture
+def root(prepared: Path, tmp_path: Path) -> Path:
+    for name in ("ws", "public.pem", "visits.csv"):
+        (shutil.copytree if name == "ws" else shutil.copy)(prepared / name, tmp_path / name)
+    return tmp_path
+
+
+def receipt(root: Path, cli: Cli, name: str = "R00000001") -> dict[str, Any]:
+    """A receipt, which must be signed, good, and as the schema says."""
+    found: dict[str, Any] = cli("receipt", "show", name)
+    file = root / f"{name}.json"
+    file.write_text(json.dumps(found))
+    checked = verify_file(file, root / "public.pem")
+    assert checked["valid"], checked
+    assert check_receipt(found) is None
+    assert page(found).count("How it was verified") == 1
+    return found
+
+
+def gone_rows(root: Path) -> np.ndarray:
+    """The features of the people who go."""
+    x = visits(root / "again.csv")
+    names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
+    assert np.isin(names, GONE).sum() > 4
+    found: np.ndarray = x[np.isin(names, GONE)]
+    return found
+
+
+# ---- every way
+
+
+def test_the_setting_is_kept(root: Path, cli: Cli) -> None:
+    assert cli("settings") == {"verify": "none"}
+    assert cli("settings", "--verify", "scan") == {"verify": "scan"}
+    assert cli("settings") == {"verify": "scan"}
+    assert "none, sample, retrain, scan" in cli("settings", "--verify", "hope", code=2)
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "models"),
+    [("none", "not done", 0), ("sample", "passed", 1), ("retrain", "passed", 2)],
+)
+def test_models_are_compared_as_asked(
+    root: Path, cli: Cli, how: str, outcome: str, models: int
+) -> None:
+    cli("settings", "--verify", how)
+    plain = cli(*BATCH)
+    found = receipt(root, cli)["verification"]
+    assert found == plain["verification"]
+    assert (found["verify"], found["outcome"]) == (how, outcome)
+    assert len(found["models"]) == models and all(m["exact"] for m in found["models"])
+    assert found["read_back"]["versions"] == 2 and found["scan"] is None
+    assert len(cli("receipt", "list")["receipts"]) == 2
+
+
+def test_verifying_is_no_part_of_what_a_deletion_touches(root: Path, cli: Cli) -> None:
+    shutil.copytree(root / "ws", root / "kept")
+    plain = cli(*BATCH)
+    shutil.rmtree(root / "ws")
+    (root / "kept").rename(root / "ws")
+    cli("settings", "--verify", "retrain")
+    verified = cli(*BATCH)
+    for name in ("cells_read", "bytes_read", "bytes_written", "tasks"):
+        assert plain[name] == verified[name]
+
+
+def test_a_scan_in_the_job(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "scan")
+    done = cli(*BATCH)
+    found = receipt(root, cli)["verification"]
+    assert found["outcome"] == "passed" and found["scan"]["rows"] == done["rows"]
+    assert found["scan"]["bytes"] > 50_000 and found["scan"]["rows_not_searched"] == 0
+
+
+def test_rows_that_cannot_be_searched_are_told(
+    root: Path, cli: Cli, csv_file: Callable[..., Path]
+) -> None:
+    """One feature is four bytes, and equal bytes are anywhere: neither is claimed as searched."""
+    cli("settings", "--verify", "scan")
+    narrow, zeros = np.arange(40.0).reshape(-1, 1), np.zeros((40, 3))
+    cli("data", "import", "narrow", csv_file(narrow), "--format", "csv")
+    cli("data", "import", "zeros", csv_file(zeros), "--format", "csv")
+    cli("forget", "--data", "narrow", "--unit", "3,4")
+    cli("forget", "--data", "zeros", "--unit", 7)
+    done = cli(*BATCH)["verification"]
+    assert done["outcome"] == "incomplete" and done["scan"]["rows_not_searched"] == 3
+    assert receipt(root, cli, "R00000004")["verification"]["outcome"] == "incomplete"
+
+
+def test_a_scan_takes_many_rows_in_parts(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("expunge.jobs.job_verifying.ROWS_AT_ONCE", 3)
+    cli("settings", "--verify", "scan")
+    (root / "ws" / "stray").write_bytes(gone_rows(root)[-1].tobytes())
+    cli(*BATCH, code=5)
+    (root / "ws" / "stray").unlink()
+    shutil.rmtree(root / "ws")
+
+
+def test_what_the_former_model_made_of_a_row_is_searched_for(root: Path, cli: Cli) -> None:
+    """The range of a feature moves with its last row: models to come scale rows otherwise."""
+    cli("settings", "--verify", "scan")
+    x = visits(root / "again.csv")
+    names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
+    outlier = int(np.argmax(x[:, 0]))
+    assert names[outlier] not in GONE
+    forget(root, names[outlier])
+    before = Scaling.between(x.min(axis=0), x.max(axis=0)).fixed(x[[outlier]])
+    (root / "ws" / "stray").write_bytes(before.tobytes())
+    assert "stray" in cli(*BATCH, code=5)
+
+
+@pytest.mark.slow
+def test_retrains_on_local_workers(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "retrain")
+    cli("batch", "run", "--yes", "--cluster", "local", "--workers", 2)
+    assert receipt(root, cli)["verification"]["outcome"] == "passed"
+    assert not list((root / "ws" / "spill").iterdir())
+
+
+# ---- failures
+
+
+def nothing_personal(root: Path) -> None:
+    """The ledger holds no deleted row, though its job failed because of one."""
+    data = b"".join(f.read_bytes() for f in (root / "ws").glob("ledger.sqlite*"))
+    for row in gone_rows(root):
+        for encoded in (row, row.astype(float)):
+            assert encoded.tobytes() not in data
+        assert str(row[0]).encode() not in data
+    assert b"Person-" not in data
+
+
+def test_a_failed_retrain_keeps_the_receipts_back(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("settings", "--verify", "retrain")
+    chunk = max((root / "ws/data/t.zarr/x").glob("c.*"))
+    real = erasure._read_back
+
+    def flip() -> None:
+        data = bytearray(chunk.read_bytes())
+        data[2] ^= 1
+        chunk.write_bytes(data)
+
+    def read_back_and_flip(ws: Workspace, job: int) -> dict[str, int]:
+        found = real(ws, job)
+        flip()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure, "_read_back", read_back_and_flip)
+        assert "no receipt is issued" in cli(*BATCH, code=5)
+    job = cli("job", "list")["jobs"][-1]
+    assert job["state"] == "unverified" and cli("receipt", "list")["receipts"] == []
+    assert f"expunge job resume {job['id']}" in cli(*BATCH, code=1)
+    (failure,) = cli("job", "show", job["id"])["report"]["verification_failures"]
+    assert failure["verify"] == "retrain" and "not what a retrain gives" in failure["problem"]
+    assert [m["exact"] for m in failure["models"]] == [False, False]
+    nothing_personal(root)
+    # The row is wrong still: it fails again. When it is right, the receipts tell of both.
+    cli("job", "resume", job["id"], *INLINE, code=5)
+    flip()
+    cli("job", "resume", job["id"], *INLINE)
+    found = receipt(root, cli)["verification"]
+    assert found["outcome"] == "passed" and len(found["earlier_failures"]) == 2
+    assert cli("job", "show", job["id"])["report"].get("verification_failures") is None
+
+
+def test_a_failure_cannot_be_hidden_by_another_setting(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("settings", "--verify", "retrain")
+    wrong = {"exact": False, "differing": ["sums"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "expunge.jobs.job_verifying.verify_model", lambda *_: (wrong, "model km is wrong")
+        )
+        cli(*BATCH, code=5)
+    cli("settings", "--verify", "none")
+    cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    found = receipt(root, cli)["verification"]
+    assert found["verify"] == "none" and found["outcome"] == "not done"
+    (failure,) = found["earlier_failures"]
+    assert failure["verify"] == "retrain" and "model km is wrong" in failure["problem"]
+    assert "model km is wrong" in page(cli("receipt", "show", "R00000001"))
+
+
+def test_a_failed_scan_remembers_where(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "scan")
+    rows = gone_rows(root)
+    stray, other = root / "ws" / "spill" / "stray", root / "ws" / "stray"
+    stray.write_bytes(b"abc" + rows[0].tobytes())
+    other.write_bytes(rows[1].astype(float).tobytes())
+    error = cli(*BATCH, code=5)
+    assert "2 deleted rows" in error and "spill/stray" in error
+    job = cli("job", "list")["jobs"][-1]["id"]
+    assert cli("receipt", "list")["receipts"] == []
+    (failure,) = cli("job", "show", job)["report"]["verification_failures"]
+    assert failure["files"] == ["spill/stray", "stray"] and failure["found"] == 2
+    nothing_personal(root)
+    # The rows are gone from memory; what was found is looked at again, place by place.
+    stray.write_bytes(b"abc")
+    assert "still stand at 1 of the 2 places" in cli("job", "resume", job, *INLINE, code=5)
+    other.unlink()
+    cli("job", "resume", job, *INLINE)
+    found = receipt(root, cli)["verification"]
+    assert found["outcome"] == "not done" and found["what"].startswith("not scanned: resumed")
+    assert "at 2 places" in found["what"] and len(found["earlier_failures"]) == 2
+    nothing_personal(root)
+
+
+def test_a_failed_read_back_is_evidence_too(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.erasure.erase_slots", lambda *_: None)
+        cli(*BATCH, code=5)
+    cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    (failure,) = receipt(root, cli)["verification"]["earlier_failures"]
+    assert failure["verify"] == "read back" and "still hold data" in failure["problem"]
+    assert str(root) not in failure["problem"]
+
+
+# ---- kills
+
+
+@pytest.mark.parametrize(
+    ("step", "when", "outcome"),
+    [
+        ("gather", "after", "passed"),
+        ("commit", "before", "passed"),
+        ("commit", "after", "not done"),
+        ("erase", "after", "not done"),
+        ("verify", "before", "not done"),
+        ("verify", "after", "not done"),
+        ("receipt", "before", "not done"),
+    ],
+)
+def test_a_resumed_job_does_not_claim_a_scan(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, step: str, when: str, outcome: str
+) -> None:
+    cli("settings", "--verify", "scan")
+    with monkeypatch.context() as patch:
+        kill_at(patch, step, when)
+        with pytest.raises(Killed):
+            cli(*BATCH)
+    job = cli("job", "list")["jobs"][-1]["id"]
+    assert cli("receipt", "list")["receipts"] == []
+    cli("job", "resume", job, *INLINE)
+    found = receipt(root, cli)["verification"]
+    assert found["outcome"] == outcome
+    assert found["what"].startswith("not scanned: resumed") == (outcome == "not done")
+    assert len(cli("receipt", "list")["receipts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [
+        ("receipts.signer_of", 0),
+        ("signing.Signer.sign", 1),
+        ("ledger.Ledger.end_job", 0),
+        ("erasure.issue", 1),
+    ],
+)
+def test_kills_while_receipts_are_issued(root: Path, cli: Cli, place: str, calls: int) -> None:
+    """kill -9 inside the receipts' transaction, and after it: every receipt once, and signed."""
+    module, _, name = place.partition(".")
+    script = (
+        "import importlib, os, signal, sys\n"
+        f"owner = importlib.import_module('expunge.jobs.{module}')\n"
+        f"*path, name = {name!r}.split('.')\n"
+        "for part in path:\n"
+        "    owner = getattr(owner, part)\n"
+        "real, left = getattr(owner, name), [int(sys.argv[1])]\n"
+        "def die(*given):\n"
+        "    if name == 'issue':\n"
+        "        real(*given)\n"
+        "        left[0] = 0\n"
+        "    if not left[0]:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    left[0] -= 1\n"
+        "    return real(*given)\n"
+        "setattr(owner, name, die)\n"
+        "from expunge.jobs.cli import run; sys.exit(run(sys.argv[2:]))"
+    )
+    given = [sys.executable, "-c", script, str(calls), "-w", str(root / "ws"), *BATCH]
+    done = subprocess.run(given, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    issued = cli("receipt", "list")["receipts"]
+    if name == "issue":
+        assert len(issued) == 2 and cli("job", "list")["jobs"][-1]["state"] == "done"
+    else:
+        assert issued == []
+        cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    key = cli("receipt", "list")["receipts"][0]["key"]
+    assert [r["key"] for r in cli("receipt", "list")["receipts"]] == [key, key] and key
+    for number in ("R00000001", "R00000002"):
+        receipt(root, cli, number)
+    assert cli(*BATCH)["job"] is None
+
+
+def test_a_key_lost_before_the_receipts_holds_them_back(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, "verify", "before")
+        with pytest.raises(Killed):
+            cli(*BATCH)
+    path = root / "ws" / "keys" / "receipts.key"
+    path.rename(root / "key")
+    job = cli("job", "list")["jobs"][-1]["id"]
+    error = cli("job", "resume", job, *INLINE, code=1)
+    assert "is missing" in error and f"expunge job resume {job} finishes it" in error
+    assert cli("receipt", "list")["receipts"] == []
+    (root / "key").rename(path)
+    cli("job", "resume", job, *INLINE)
+    receipt(root, cli)
+
+
+def test_a_killed_keygen_lets_nothing_go_unsigned(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the new key's file and the ledger's word of it, no job signs and none goes unsigned."""
+    with monkeypatch.context() as patch:
+        real = os.replace
+
+        def replace_and_die(source: Path, target: Path) -> None:
+            real(source, target)
+            if str(target).endswith("receipts.key"):
+                raise Killed
+
+        patch.setattr("expunge.jobs.signing.os.replace", replace_and_die)
+        with pytest.raises(Killed):
+            cli("receipt", "keygen", "--replace")
+    assert "keygen --replace" in cli(*BATCH, code=1)
+    made = cli("receipt", "keygen", "--replace")
+    assert not list((root / "ws" / "keys").glob("*.partial"))
+    cli(*BATCH)
+    assert cli("receipt", "list")["receipts"][0]["key"] == made["key"]
+
+
+# ---- older workspaces
+
+
+def make_old(root: Path) -> None:
+    """Turn a workspace's ledger into what the program made before receipts were signed."""
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
+    connection.executescript(
+        "DROP TABLE receipt_parts;"
+        "ALTER TABLE requests DROP COLUMN rows;"
+        "ALTER TABLE versions DROP COLUMN metadata;"
+        "DELETE FROM meta WHERE key NOT IN ('schema_version', 'salt');"
+        "UPDATE meta SET value = '1' WHERE key = 'schema_version';"
+    )
+    for name, body in connection.execute("SELECT id, body FROM receipts").fetchall():
+        kept = {n: v for n, v in json.loads(body).items() if n not in ("rows", "signature")}
+        connection.execute("UPDATE receipts SET body = ? WHERE id = ?", (json.dumps(kept), name))
+    for job, text in connection.execute("SELECT id, report FROM jobs").fetchall():
+        kept = {n: v for n, v in json.loads(text).items() if n != "verification"}
+        connection.execute("UPDATE jobs SET report = ? WHERE id = ?", (json.dumps(kept), job))
+    connection.close()
+    shutil.rmtree(root / "ws" / "keys")
+
+
+def test_an_older_workspace_is_brought_up_to_date(root: Path, cli: Cli) -> None:
+    cli(*BATCH)
+    make_old(root)
+    forget(root, "Person-11")
+    old = cli("receipt", "show", "R00000001")
+    assert old["schema"] == 1 and "signature" not in old and old["job"]["models"][0]["digest"]
+    assert "bit for bit" in old["statement"] and old["job"]["steps"]
+    assert "not signed" in page(old)
+    file = root / "old.json"
+    file.write_text(json.dumps(old))
+    assert verify_file(file, root / "public.pem")["problem"] == "not signed"
+    assert cli("verify", "km", *INLINE)["exact"]
+    metadata = next((root / "ws/models/km").glob("v*/zarr.json"))
+    kept = metadata.read_text()
+    metadata.write_text(kept.replace('"k-means"', '"q-kmeans"'))
+    cli("verify", "km", *INLINE, code=5)
+    metadata.write_text(kept)
+    shutil.copy(root / "public.pem", root / "former.pem")
+    cli("receipt", "keygen", "--out", root / "new.pem")
+    (root / "new.pem").rename(root / "public.pem")
+    cli(*BATCH)
+    assert receipt(root, cli, "R00000003")["rows"] > 0
+    assert [r["rows"] is None for r in cli("receipt", "list")["receipts"]] == [True, True, False]
+
+
+def test_a_job_that_an_older_program_committed_is_finished(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, "erase", "before")
+        with pytest.raises(Killed):
+            cli(*BATCH)
+    make_old(root)
+    job = cli("job", "list")["jobs"][-1]["id"]
+    cli("receipt", "keygen", "--out", root / "new.pem")
+    (root / "new.pem").rename(root / "public.pem")
+    cli("job", "resume", job, *INLINE)
+    assert receipt(root, cli)["rows"] is None
+
+
+def test_an_older_workspace_in_use_waits(root: Path, cli: Cli) -> None:
+    with Workspace.open(root / "ws") as ws, ws.lock("something long"):
+        make_old(root)
+        assert "something long" in cli("data", "list", code=75)
+    assert cli("data", "list")["data_sets"]
+
+
+def test_the_lock_is_held_once(root: Path) -> None:
+    with Workspace.open(root / "ws") as ws:
+        with ws.lock("outer") as outer:
+            with ws.lock("inner") as inner:
+                assert inner is outer
+            assert "outer" in (root / "ws" / "lock").read_text()
+        assert not (root / "ws" / "lock").read_text().strip()
+
+
+def test_rows_of_a_unit_are_counted(root: Path, cli: Cli) -> None:
+    cli(*BATCH)
+    names = [line.rsplit(",", 1)[1] for line in (root / "visits.csv").read_text().split()[1:]]
+    with Workspace.open(root / "ws") as ws:
+        salt = ws.ledger.salt
+        assert DataSet.open(ws.data_path("t")).attrs["subjects"]
+    for name in GONE:
+        unit = int(subject_units([name], salt)[0])
+        (found,) = cli("receipt", "list", "--data", "t", "--unit", unit)["receipts"]
+        assert found["rows"] == names.count(name)
