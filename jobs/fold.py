@@ -10,9 +10,8 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from distributed import Client
 
@@ -20,7 +19,6 @@ from ..storage import files
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
-Content = TypeVar("Content")
 
 FAN_IN = 8
 """Results that one merging task takes."""
@@ -131,40 +129,31 @@ class DaskFold:
         with warnings.catch_warnings():
             # A task may have to bring rows that are to be deleted: they are nowhere else to be read.
             warnings.filterwarnings("ignore", message="Sending large graph")
-            futures = client.map(_measured, [_Quiet((task, piece)) for piece in pieces], **options)
+            futures = client.map(_measured, [(task, piece) for piece in pieces], **options)
         while len(futures) > 1:
             futures = [
                 client.submit(_merged, merge, futures[i : i + FAN_IN], **options)
                 for i in range(0, len(futures), FAN_IN)
             ]
-        result, meter = futures[0].result().content
+        result, meter = futures[0].result()
         files.absorb(meter)
         return result  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _Quiet(Generic[Content]):
-    """What travels to and from workers: they log the arguments of what fails, rows and ids too."""
-
-    content: Content
-
-
-def _measured(
-    job: _Quiet[tuple[Callable[[Any], Any], Any]],
-) -> _Quiet[tuple[Any, files.Meter]]:
-    task, piece = job.content
+def _measured(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, files.Meter]:
+    task, piece = job
     with files.metered() as meter:
         result = task(piece)
-    return _Quiet((result, meter))
+    return result, meter
 
 
 def _merged(
-    merge: Callable[[Any, Any], Any], parts: Sequence[_Quiet[tuple[Any, files.Meter]]]
-) -> _Quiet[tuple[Any, files.Meter]]:
+    merge: Callable[[Any, Any], Any], parts: Sequence[tuple[Any, files.Meter]]
+) -> tuple[Any, files.Meter]:
     total = files.Meter()
-    for part in parts:
-        total.add(part.content[1])
-    return _Quiet((reduce(merge, (part.content[0] for part in parts)), total))
+    for _, meter in parts:
+        total.add(meter)
+    return reduce(merge, (result for result, _ in parts)), total
 
 
 def split_cells(cells: Sequence[int], seconds: float, workers: int) -> list[tuple[int, ...]]:

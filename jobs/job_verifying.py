@@ -188,9 +188,7 @@ def _scan(ws: Workspace, job: int, deleted: Deleted, progress: Progress) -> Foun
         if _too_narrow(part):
             count["rows_not_searched"] += len(part)
             continue
-        found = search(
-            ws, {name: part}, lambda done, total: progress(f"scan {done:,} of {total:,}")
-        )
+        found = search(ws, {name: part}, _told_bytes(progress), deleted.ranges)
         _check_nothing_found(ws, job, name, found)
         count["rows_not_searched"] += len(_unsure(found, part))
         count["live_twins"] += found.report.live_twins

@@ -227,7 +227,7 @@ def _same(piece: object) -> list[object]:
 
 @pytest.mark.parametrize("task", [_fails, _same])
 def test_workers_do_not_log_what_they_work_on(task: Any) -> None:
-    """Dask logs the arguments of a task that fails; here they would be rows and unit ids."""
+    """Dask logs a task that fails by its name; its arguments would be rows and unit ids."""
     logged: list[str] = []
 
     class Listener(logging.Handler):
