@@ -130,9 +130,8 @@ class KMeans(Clusterer):
 
     @property
     def record_(self) -> Record:
-        self._fitted()
+        self._check_fitted()
         history: History | None = self._history
-        self._complete()
         return history.record if history else self._plain
 
     def _drop_unusable(self) -> None:

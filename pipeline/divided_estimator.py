@@ -167,8 +167,7 @@ class DCKMeans(Clusterer):
 
     @property
     def record_(self) -> DividedRecord:
-        self._fitted()
-        self._complete()
+        self._check_fitted()
         return self._record
 
     @property

@@ -251,6 +251,8 @@ def test_it_has_the_face_of_the_other_estimators() -> None:
         DCKMeans().predict(x)
     with pytest.raises(ValueError, match="not fitted"):
         _ = DCKMeans().n_leaves_
+    with pytest.raises(ValueError, match="not fitted"):
+        _ = DCKMeans().record_
 
 
 def test_deleted_rows_are_gone_from_the_models_own_memory() -> None:

@@ -219,3 +219,5 @@ def test_bad_units_are_refused(units: list[float]) -> None:
 def test_an_unfitted_model_says_so() -> None:
     with pytest.raises(ValueError, match="not fitted"):
         KMeans().predict([[1.0]])
+    with pytest.raises(ValueError, match="not fitted"):
+        _ = KMeans().record_
