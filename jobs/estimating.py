@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..pipeline.estimate import (
     strata,
     update_work,
 )
-from ..pipeline.forces import Batches
+from ..pipeline.forces import Batches, Strata
 from ..pipeline.left_out import Course, apart, frozen_error, together, truncation_error
 from ..pipeline.projection_error import projection_error
 from ..pipeline.regression import FROZEN, LOWRANK, MEANS, NO_PROVENANCE, PROJECTED
@@ -23,6 +24,7 @@ from ..pipeline.remainders import Rows
 from ..pipeline.update import Updated
 from ..pipeline.visits import Leaving
 from ..storage.chunks import read_items
+from ..storage.dataset import DataSet
 from .regression_arrays import RegressionModel, StoredTrace
 from .regression_curvature import StoredLowRank
 from .regression_projected import StoredProjected
@@ -30,6 +32,10 @@ from .regression_rows import RegressionRows, encode
 from .threads import one_blas_thread
 from .update_regression import Outcome
 
+PIECE = 2
+"""Slots looked at first, for each row of a sample."""
+NEAR = 0.1
+"""Of a span's length: iterations that are as good as its middle."""
 PRECISION = {"float32": 2.0**-24, "float64": 2.0**-53}
 """Unit roundoff of the stored curvature."""
 
@@ -58,7 +64,7 @@ def estimate_update(
         before = model.lineage.rows / rows.schedule.per_epoch
         after = before - len(leaving.rows) / rows.schedule.per_epoch
         batches = Batches(before, after, rows.schedule.per_epoch)
-        trajectory = _trajectory(model, spans.middles)
+        trajectory = _near_middles(model, spans, outcome)
         # As delta has it: its change is where its starts end.
         by_delta = Updated(outcome.updated.starts[-1], outcome.updated.starts)
         found = estimate_distance(
@@ -116,8 +122,8 @@ def sample_rows(rows: RegressionRows, count: int) -> Rows:
     slots are live it is read in one go, with those of leaving rows; no other live row is read.
     """
     data, parts, missing = rows.data_set, [], count
-    for cell in range(data.cells):
-        live = np.flatnonzero(rows.units(cell) >= 0)[:missing]
+    for cell, first, last in _pieces(data, count):
+        live = first + np.flatnonzero(rows.units(cell, first, last) >= 0)[:missing]
         if len(live):
             begin, end = int(live[0]), int(live[-1]) + 1
             read = np.arange(begin, end) if end - begin <= 2 * len(live) else live
@@ -129,7 +135,36 @@ def sample_rows(rows: RegressionRows, count: int) -> Rows:
             missing -= len(live)
         if missing <= 0:
             break
+    if len(parts) == 1:
+        return parts[0]
     return Rows(np.concatenate([p.rows for p in parts]), np.concatenate([p.labels for p in parts]))
+
+
+def _pieces(data: DataSet, count: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (cell, first, last slot), in order: each piece larger than the last, as few rows may be left."""
+    length = PIECE * count
+    for cell in range(data.cells):
+        first = 0
+        while first < data.capacity:
+            last = min(first + length, data.capacity)
+            yield cell, first, last
+            first, length = last, 2 * length
+
+
+def _near_middles(model: RegressionModel, spans: Strata, outcome: Outcome) -> NDArray[np.float64]:
+    """w_t (S, P) of the spans' middles, or of iterations near them that the update has read."""
+    if outcome.known is None:
+        return _trajectory(model, spans.middles)
+    at, trajectory = outcome.known
+    middles = spans.middles
+    after = np.minimum(np.searchsorted(at, middles), len(at) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(middles - at[before] < at[after] - middles, before, after)
+    found = trajectory[nearest]
+    far = np.abs(at[nearest] - middles) > NEAR * spans.lengths
+    if far.any():
+        found[far] = _trajectory(model, middles[far])
+    return found
 
 
 def _trajectory(model: RegressionModel, iterations: NDArray[np.int64]) -> NDArray[np.float64]:

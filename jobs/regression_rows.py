@@ -70,11 +70,12 @@ class RegressionRows:
         """q m"""
         return self.outputs * self.width
 
-    def units(self, cell: int) -> NDArray[np.int64]:
-        """Return the unit of every slot, -1 where there is no row (any more)."""
-        units = self.data_set.read_units(cell)
+    def units(self, cell: int, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+        """Return the unit of every slot, or of some, -1 where there is no row (any more)."""
+        units = self.data_set.read_units(cell, first, last)
         if cell in self.excluded:
-            units[self.excluded[cell]] = -1
+            gone = self.excluded[cell] - first
+            units[gone[(gone >= 0) & (gone < len(units))]] = -1
         return units
 
     def cell(

@@ -59,6 +59,8 @@ from .regression_statistics import statistics_without, write_statistics
 from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
 
+KEPT_BYTES = 16 << 20
+"""Of a trajectory that an update has read, at most, to be kept until its estimate."""
 REBASE_RATE = 2e9
 """Curvature values that a thread rebases in a second, roughly."""
 
@@ -81,6 +83,8 @@ class Outcome:
     """Iterations of an epoch."""
     preparing: float = 0.0
     """Seconds of ``delta``, where another method gave the parameters and the rebase needs its u."""
+    known: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
+    """Iterations (k,), ascending, and w_t (k, P) there: read for the update, kept for its estimate."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,20 @@ class _Deletion:
     @cached_property
     def reader(self) -> StoredTrace:
         return StoredTrace(self.model.version)
+
+    @cached_property
+    def visited(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Trace]:
+        """(k,) the iterations that use deleted rows, each visit's place among them, the trace there."""
+        at, place = np.unique(self.when, return_inverse=True)
+        return at, place, self.reader.trace_at(at)
+
+    @property
+    def known(self) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+        """See ``Outcome``; None where that would take much memory, or was not read."""
+        if self.kind != AVERAGED or not len(self.when):
+            return None
+        at, _, trace = self.visited
+        return (at, trace.trajectory) if trace.trajectory.nbytes <= KEPT_BYTES else None
 
     def trace(self, spans: Iterable[tuple[int, int]]) -> tuple[Trace, Visits]:
         """Return room for the whole trace with some of it read, and the visits' terms there."""
@@ -128,14 +146,16 @@ def update_stored(
             first = int(when[0]) // settings.block
         if method in (DELTA, PRIU):
             found = _by_delta(here, method)
-            return Outcome(found, first, when, which, perf_counter() - started, per_epoch)
+            seconds = perf_counter() - started
+            return Outcome(found, first, when, which, seconds, per_epoch, known=here.known)
         change = _by_method(here, method)
         seconds = perf_counter() - started
         starts = np.zeros((settings.composed.count + 1, change.size))
         if settings.provenance != NO_PROVENANCE:
             starts = _by_delta(here, DELTA).starts
         preparing = perf_counter() - started - seconds
-    return Outcome(Updated(change, starts), first, when, which, seconds, per_epoch, preparing)
+    found = Updated(change, starts)
+    return Outcome(found, first, when, which, seconds, per_epoch, preparing, here.known)
 
 
 def _by_delta(here: _Deletion, method: str) -> Updated:
@@ -164,8 +184,7 @@ def _by_delta(here: _Deletion, method: str) -> Updated:
 
 def _by_averages(here: _Deletion) -> Updated:
     settings, leaving = here.model.settings, here.leaving
-    at, place = np.unique(here.when, return_inverse=True)
-    trace = here.reader.trace_at(at)
+    at, place, trace = here.visited
     gone, labels = leaving.rows, leaving.labels
     terms = visits_at(settings.loss, place, gone, labels, trace.trajectory, here.which)
     averaged = StoredAveraged(here.model.version, settings)

@@ -15,17 +15,18 @@ rare category say, it does not see: where such rows leave, the estimate may be t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .averaged import SMEAR
+from .averaged_error import DECAY_ROWS, averaged_error
 from .descent import Descent
-from .forces import Batches, Deletion, Forces, Strata, averaged_forces, exact_forces, firsts
-from .lanczos import STEPS, carried_by, scattered, smeared
+from .forces import Batches, Deletion, Forces, Strata, exact_forces, firsts
+from .lanczos import STEPS, carried, scattered
 from .losses import Loss
 from .provenance import Blocks
-from .remainders import Rows, Vectors
+from .remainders import Rows, Vectors, longest
 from .update import Updated
 
 SHARE = 0.1
@@ -34,10 +35,8 @@ LEAST_ROWS, MOST_ROWS = 256, 512
 LEAST_STRATA, MOST_STRATA = 8, 32
 GONE_ROWS = 64
 """Of the leaving rows, at most."""
-DECAY_ROWS = 64
-"""Rows of a sample that tell how an error decays, at most."""
-FEW_STEPS = 3
-"""Lanczos steps where updates are as cheap as with averaged curvature."""
+EPSILON = 2.0**-52
+"""The step from 1 to the next number."""
 ALIGNMENT = 0.4
 """Supposed cosine of the changes that two deletions make."""
 
@@ -65,14 +64,12 @@ def strata(blocks: Blocks, first: int, count: int, averaged: bool) -> Strata:
     begin = blocks.span(first)[0]
     if averaged:
         parts = max(2, round(count / (blocks.count - first)))
-        starts = firsts(blocks)[first:]
-        inside = np.arange(1, parts + 1) / parts
-        ends = starts[:-1, np.newaxis] + np.diff(starts)[:, np.newaxis] * inside
-        edges = np.append(begin, ends)
-    else:
-        left = np.square(np.linspace(1.0, 0.0, count + 1))
-        edges = blocks.iterations - (blocks.iterations - begin) * left
-    return Strata(blocks, averaged, np.unique(np.rint(edges).astype(np.int64)))
+        ends = pairwise(firsts(blocks)[first:].tolist())
+        edges = {round(a + (b - a) * (k / parts)) for a, b in ends for k in range(1, parts + 1)}
+        return Strata(blocks, averaged, np.array(sorted({begin, *edges})))
+    left = np.square(np.linspace(1.0, 0.0, count + 1))
+    places = blocks.iterations - (blocks.iterations - begin) * left
+    return Strata(blocks, averaged, np.unique(np.rint(places).astype(np.int64)))
 
 
 def update_work(
@@ -84,7 +81,8 @@ def update_work(
     """
     if not len(visits):
         return 0.0
-    touched = int(np.count_nonzero(np.diff(np.searchsorted(visits, firsts(blocks)))))
+    edges = np.searchsorted(visits, firsts(blocks))
+    touched = int(np.count_nonzero(edges[1:] != edges[:-1]))
     seen = blocks.count - int(visits[0]) // blocks.length
     products = 2.0 * seen + 6.0 * touched if averaged else float(seen)
     if not averaged:
@@ -99,8 +97,8 @@ def sample_size(work: float, columns: int, classes: int) -> tuple[int, int]:
     """
     unit = 4.0 * (4 * STEPS + 8) * columns * classes
     affordable = SHARE * work / unit
-    count = int(np.clip(affordable / MOST_ROWS, LEAST_STRATA, MOST_STRATA))
-    return int(np.clip(affordable / count, LEAST_ROWS, MOST_ROWS)), count
+    count = int(min(max(affordable / MOST_ROWS, LEAST_STRATA), MOST_STRATA))
+    return int(min(max(affordable / count, LEAST_ROWS), MOST_ROWS)), count
 
 
 def estimate_distance(
@@ -124,30 +122,32 @@ def estimate_distance(
         raise ValueError(
             f"the sample has {len(sample.rows)} live rows; it needs 2, better {LEAST_ROWS}"
         )
-    rounding = _rounding(updated, trajectory, precision)
+    farthest = float(longest(updated.starts))
+    rounding = _rounding(farthest, trajectory, precision)
     exactly = descent.loss == Loss.LINEAR and not spans.averaged
-    if exactly or not np.any(updated.starts):
+    if exactly or farthest == 0.0:
         return Estimate(0.0, 0.0, rounding)
     gone = leaving.thinned(GONE_ROWS)
-    forces = (averaged_forces if spans.averaged else exact_forces)(
-        Deletion(descent, spans, trajectory, sample, gone, batches), updated
-    )
-    kind = int(descent.loss), descent.learning_rate, descent.l2
-    steps = FEW_STEPS if spans.averaged else STEPS
-    one, other = _ends(kind, spans, forces, steps)
+    deletion = Deletion(descent, spans, trajectory, sample, gone, batches)
+    found = averaged_error if spans.averaged else exact_error
+    product, gap, squares = found(deletion, updated)
     # What both halves agree on is free of sampling noise; below half of that noise nothing is seen.
-    noise = float(np.square(one - other).sum()) / 4.0
-    trend = max(noise / 4.0, float(one @ other))
-    rows, ahead = forces.rows[forces.group[-1]], forces.ahead[-1]
-    at = np.append(spans.edges[0], spans.edges[spans.coarse + 1])
-    late = (*kind, rows[:DECAY_ROWS], ahead[:DECAY_ROWS], at)
-    squares = float(scattered(*late, forces.steps, forces.wander, forces.cycle, steps))
-    if spans.averaged and (batches.before - batches.after) * spans.blocks.length >= 2.0:
-        longest = spans.blocks.length // 2
-        squares += float(smeared(*late, forces.forcing, SMEAR, longest, steps))
+    trend = max(gap / 16.0, product)
     # An error beyond the change itself says only that the update failed.
-    largest = float(np.linalg.norm(updated.starts[-2:], axis=1).max())
+    largest = float(longest(updated.starts[-2:]))
     return Estimate(min(trend**0.5, largest), min(squares**0.5, largest), rounding)
+
+
+def exact_error(deletion: Deletion, updated: Updated) -> tuple[float, float, float]:
+    """Return what ``averaged_error`` does, for exact curvature."""
+    descent, spans, rows = deletion.descent, deletion.spans, deletion.live.rows
+    forces = exact_forces(deletion, updated)
+    kind = int(descent.loss), descent.learning_rate, descent.l2
+    one, other = _ends(kind, deletion, forces)
+    late = rows[:DECAY_ROWS], forces.ahead[-1, :DECAY_ROWS], spans.edges
+    cycle = deletion.batches.per_epoch
+    squares = scattered(*kind, *late, forces.steps, forces.wander, cycle, STEPS)
+    return float(one @ other), float(np.square(one - other).sum()), float(squares)
 
 
 def accumulated(before: Estimate, new: Estimate) -> Estimate:
@@ -166,27 +166,25 @@ def accumulated(before: Estimate, new: Estimate) -> Estimate:
 
 
 def _ends(
-    kind: tuple[int, float, float], spans: Strata, forces: Forces, steps: int
+    kind: tuple[int, float, float], deletion: Deletion, forces: Forces
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the error (P,) at the end by either half of the rows looked at.
 
     How it decays is told by the other half: a few rows' own curvature is the steepest where they
     drive the error to. Far fewer rows tell that than what the error is.
     """
-    half, size = forces.rows.shape[1] // 2, forces.rows.shape[1]
-    parts = (half, min(size, half + DECAY_ROWS)), (0, min(half, DECAY_ROWS))
-    lengths = np.diff(spans.edges[spans.legs])
-    path = forces.group, forces.ahead, lengths
+    rows, lengths = deletion.live.rows, deletion.spans.lengths
+    half, size = len(rows) // 2, len(rows)
+    parts = slice(half, min(size, half + DECAY_ROWS)), slice(0, min(half, DECAY_ROWS))
     one, other = (
-        carried_by(*kind, forces.rows, part, *path, means, forces.jumps, steps)
-        for part, means in zip(parts, forces.means, strict=True)
+        carried(*kind, rows[p], forces.ahead[:, p], lengths, means, np.zeros_like(means))
+        for p, means in zip(parts, forces.means, strict=True)
     )
     return one, other
 
 
-def _rounding(updated: Updated, trajectory: Vectors, precision: float) -> float:
+def _rounding(change: float, trajectory: Vectors, precision: float) -> float:
     """Float64's share, and the stored curvature's: its entries' errors are independent."""
-    change = float(np.linalg.norm(updated.starts, axis=1).max())
-    scale = change + float(np.linalg.norm(trajectory[-1]))
-    stored = precision * change / float(np.sqrt(len(updated.change)))
-    return 2.0 * float(np.finfo(np.float64).eps) * scale + stored
+    scale = change + float(longest(trajectory[-1:]))
+    stored = precision * change / trajectory.shape[1] ** 0.5
+    return 2.0 * EPSILON * scale + stored

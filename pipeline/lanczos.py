@@ -65,7 +65,7 @@ def geometric(a, length):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="always")
-def _factor(rate, l2, value):  # type: ignore[no-untyped-def]
+def factor(rate, l2, value):  # type: ignore[no-untyped-def]
     """Return A's factor along an eigenvector of H."""
     return min(max(1.0 - rate * (l2 + value), LOWEST), 1.0 - 1e-12)
 
@@ -79,7 +79,7 @@ def summed(loss, rate, l2, rows, curvature, length, z, most):  # type: ignore[no
     basis, values, weights = lanczos(loss, rows, curvature, z, most)
     inner = np.zeros(len(values))
     for j in range(len(values)):
-        sums = geometric(_factor(rate, l2, values[j]), length)
+        sums = geometric(factor(rate, l2, values[j]), length)
         inner += norm * sums * weights[0, j] * weights[:, j]
     return np.dot(inner, basis)
 
@@ -90,23 +90,10 @@ def carried(loss, rate, l2, rows, curvature, lengths, means, jumps):  # type: ig
 
     rows (n, m), curvature (L, n, q), lengths (L,) iterations, means and jumps (L, P).
     """
-    group, groups = np.zeros(len(means), np.int64), rows.reshape(1, *rows.shape)
-    whole = 0, len(rows)
-    return carried_by(loss, rate, l2, groups, whole, group, curvature, lengths, means, jumps, STEPS)
-
-
-@njit(cache=True, nogil=True)
-def carried_by(loss, rate, l2, rows, part, group, curvature, lengths, means, jumps, most):  # type: ignore[no-untyped-def]
-    """Return e (P,) as ``carried`` does, by other rows in each span, and so many Lanczos steps at most.
-
-    rows (G, n, m), curvature (L, n, q); a span takes a group (L,), and a part (first, last) of it.
-    """
     error = np.zeros(means.shape[1])
-    first, last = part
     for s in range(len(means)):
-        own, curved = rows[group[s]][first:last], curvature[s][first:last]
-        slope = means[s] + l2 * error + hessian_times(loss, own, curved, error)
-        error += summed(loss, rate, l2, own, curved, lengths[s], -rate * slope, most)
+        slope = means[s] + l2 * error + hessian_times(loss, rows, curvature[s], error)
+        error += summed(loss, rate, l2, rows, curvature[s], lengths[s], -rate * slope, STEPS)
         error += jumps[s]
     return error
 
@@ -124,35 +111,39 @@ def scattered(loss, rate, l2, rows, curvature, edges, steps, wander, cycle, most
         size = np.dot(steps[s], steps[s])
         if size == 0.0:
             continue
-        length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
         _, values, weights = lanczos(loss, rows, curvature, steps[s], most)
-        for j in range(len(values)):
-            a = _factor(rate, l2, values[j])
-            memory = min(1.0 / (1.0 - a), cycle)
-            kept = ((wander[s, 0] * memory) ** 2 / 2.0 + wander[s, 1] * memory) / 6.0
-            kept += max(0.0, 1.0 - geometric(a, cycle) ** 2 / (cycle * geometric(a * a, cycle)))
-            kept *= abs(a) ** (2 * rest) * geometric(a * a, length)
-            total += size * weights[0, j] ** 2 * kept
+        found = values, weights[0], rate, l2, edges[s : s + 2], edges[-1]
+        total += size * scatter(*found, wander[s], cycle)
     return total
 
 
 @njit(cache=True, nogil=True)
-def smeared(loss, rate, l2, rows, curvature, edges, steps, reach, longest, most):  # type: ignore[no-untyped-def]
-    """Return the mean squared error at the end of taking random steps (S, P) too early or too late.
+def scatter(values, shares, rate, l2, span, end, wander, cycle):  # type: ignore[no-untyped-def]
+    """Return the mean square at the end, as ``scattered`` has it, of one span's steps of size one.
 
-    They move by up to reach / (eta H's largest eigenvalue) iterations, ``longest`` at most.
+    values (k,) Ritz values, shares (k,) of a step along their vectors; span: (first, last) iteration.
     """
-    total = 0.0
-    for s in range(len(steps)):
-        size = np.dot(steps[s], steps[s])
-        if size == 0.0:
-            continue
-        length, rest = edges[s + 1] - edges[s], edges[-1] - edges[s + 1]
-        _, values, weights = lanczos(loss, rows, curvature, steps[s], most)
-        away = min(longest, int(min(1e9, reach / max(1e-12, rate * (l2 + values[-1])))))
-        for j in range(len(values)):
-            a = _factor(rate, l2, values[j])
-            kept = (1.0 - a) ** 2 * away * (away + 1) / 3.0
-            kept *= abs(a) ** (2 * rest) * geometric(a * a, length)
-            total += size * weights[0, j] ** 2 * kept
+    total, length, rest = 0.0, span[1] - span[0], end - span[1]
+    for j in range(len(values)):
+        a = factor(rate, l2, values[j])
+        memory = min(1.0 / (1.0 - a), cycle)
+        kept = ((wander[0] * memory) ** 2 / 2.0 + wander[1] * memory) / 6.0
+        kept += max(0.0, 1.0 - geometric(a, cycle) ** 2 / (cycle * geometric(a * a, cycle)))
+        total += shares[j] ** 2 * kept * abs(a) ** (2 * rest) * geometric(a * a, length)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def smear(values, shares, rate, l2, span, end, reach, longest):  # type: ignore[no-untyped-def]
+    """Return the mean square at the end of taking random steps of size one too early or too late.
+
+    They move by up to reach / (eta H's largest eigenvalue) iterations, ``longest`` at most. Else as
+    ``scatter`` has it.
+    """
+    total, length, rest = 0.0, span[1] - span[0], end - span[1]
+    away = min(longest, int(min(1e9, reach / max(1e-12, rate * (l2 + values.max())))))
+    for j in range(len(values)):
+        a = factor(rate, l2, values[j])
+        kept = (1.0 - a) ** 2 * away * (away + 1) / 3.0
+        total += shares[j] ** 2 * kept * abs(a) ** (2 * rest) * geometric(a * a, length)
     return total

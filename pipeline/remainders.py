@@ -30,7 +30,9 @@ class Rows:
     def thinned(self, count: int) -> Rows:
         """Return about ``count`` of the rows at most, at equal distances."""
         step = max(1, -(-len(self.rows) // count))
-        return Rows(np.ascontiguousarray(self.rows[::step]), self.labels[::step])
+        # Contiguous both, so that what is compiled for them is compiled once.
+        some = np.ascontiguousarray(self.rows[::step]), np.ascontiguousarray(self.labels[::step])
+        return Rows(*some)
 
     def grouped(self, most: int, least: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the rows (G, n, m) and labels (G, n) as up to ``most`` groups of ``least`` or more.
@@ -140,13 +142,9 @@ def _bend_all(loss, curvature, shift, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def bent_by_mean(loss, curvature, weights, shift):  # type: ignore[no-untyped-def]
-    """Return (n, q): rows' mean Hessians over k places, times vectors with scores ``shift`` (n, q).
-
-    curvature (k, n, q), weights (k,) that add up to one.
-    """
-    out = np.zeros(shift.shape)
-    for j in range(len(weights)):
-        for i in range(len(shift)):
-            bend(loss, curvature[j, i], shift[i], weights[j], out[i])
-    return out
+def longest(vectors):  # type: ignore[no-untyped-def]
+    """Return the largest norm of vectors (S, P)."""
+    found = 0.0
+    for s in range(len(vectors)):
+        found = max(found, dot(vectors[s], vectors[s]))
+    return np.sqrt(found)

@@ -173,11 +173,16 @@ class DataSet:
         """The file of one cell's chunk of an array of rows."""
         return chunk_path(self.path, array, cell, *([0, 0] if array == "x" else [0]))
 
-    def read_units(self, cell: int) -> NDArray[np.int64]:
-        """Return the unit of every slot of a cell: (capacity,)."""
-        units = np.empty(self.capacity, np.int64)
+    def read_units(self, cell: int, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+        """Return the unit of every slot of a cell: (capacity,); or of slots first <= i < last alone."""
         files.count_cell(self.path.name, cell)
-        files.read_into(self.chunk("unit", cell), units)
+        if last is None:
+            units = np.empty(self.capacity, np.int64)
+            files.read_into(self.chunk("unit", cell), units)
+            return units
+        units = np.empty(last - first, np.int64)
+        offset = np.array([first * units.itemsize])
+        files.read_at(self.chunk("unit", cell), offset, units[np.newaxis])
         return units
 
     def read_cell(self, cell: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -213,7 +213,9 @@ def sweep_partials(path: Path) -> None:
 
 def runs(offsets: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
     """Return the index ranges (start, stop) in which each offset follows the last by ``width``."""
-    cuts = np.flatnonzero(np.diff(offsets) != width) + 1
+    if len(offsets) == 1:
+        return [(0, 1)]
+    cuts = np.flatnonzero(offsets[1:] - offsets[:-1] != width) + 1
     edges = [0, *cuts.tolist(), len(offsets)]
     return list(itertools.pairwise(edges))
 

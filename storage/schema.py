@@ -72,4 +72,4 @@ def open_group(path: Path, what: str) -> zarr.Group:
 
 def chunk_path(group: Path, array: str, *index: int) -> Path:
     """Return the file of one chunk."""
-    return group / array / ".".join(["c", *map(str, index)])
+    return group.joinpath(array, ".".join(["c", *map(str, index)]))
