@@ -152,16 +152,14 @@ def _pieces(data: DataSet, count: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _near_middles(model: RegressionModel, spans: Strata, outcome: Outcome) -> NDArray[np.float64]:
-    """w_t (S, P) of the spans' middles, or of iterations near them that the update has read."""
+    """w_t (S, P) of the spans' middles, or of iterations soon after that the update has read."""
     if outcome.known is None:
         return _trajectory(model, spans.middles)
     at, trajectory = outcome.known
     middles = spans.middles
-    after = np.minimum(np.searchsorted(at, middles), len(at) - 1)
-    before = np.maximum(after - 1, 0)
-    nearest = np.where(middles - at[before] < at[after] - middles, before, after)
-    found = trajectory[nearest]
-    far = np.abs(at[nearest] - middles) > NEAR * spans.lengths
+    places = np.minimum(np.searchsorted(at, middles), len(at) - 1)
+    found = trajectory[places]
+    far = np.abs(at[places] - middles) > NEAR * spans.lengths
     if far.any():
         found[far] = _trajectory(model, middles[far])
     return found

@@ -186,5 +186,5 @@ def _ends(
 def _rounding(change: float, trajectory: Vectors, precision: float) -> float:
     """Float64's share, and the stored curvature's: its entries' errors are independent."""
     scale = change + float(longest(trajectory[-1:]))
-    stored = precision * change / trajectory.shape[1] ** 0.5
+    stored = precision * change / float(np.sqrt(trajectory.shape[1]))
     return 2.0 * EPSILON * scale + stored

@@ -136,5 +136,6 @@ def together(one: Estimate, other: Estimate) -> Estimate:
 
 def apart(found: Estimate, updated: Updated) -> Estimate:
     """Return the estimate of another method's change, from ``delta``'s: as far off as they are apart."""
-    gap = float(np.linalg.norm(updated.change - updated.starts[-1]))
+    way = updated.change - updated.starts[-1]
+    gap = float(way @ way) ** 0.5
     return Estimate(found.trend + gap, found.fluctuation, found.rounding)

@@ -15,7 +15,7 @@ from .losses import dot
 
 MOST_TURNS, EXACT = 30, 1e-32
 """Jacobi's sweeps at most, and the share of the squares that may stay beside the diagonal."""
-ROUNDING = 1e-14
+ROUNDING = 1e-11
 """What is left of a vector in a new direction is rounding alone where its square is below this share."""
 
 
