@@ -30,7 +30,7 @@ from .regression_curvature import StoredLowRank
 from .regression_projected import StoredProjected
 from .regression_rows import RegressionRows, encode
 from .threads import one_blas_thread
-from .update_regression import Outcome
+from .update_outcome import Outcome
 
 PIECE = 2
 """Slots looked at first, for each row of a sample."""

@@ -27,7 +27,8 @@ from .regression_deletion import leaving_rows
 from .regression_rows import RegressionRows
 from .regression_store import open_model, seal
 from .train_regression import Target, descend_stored
-from .update_regression import Outcome, rebase_stored, update_stored
+from .update_outcome import Outcome
+from .update_regression import rebase_stored, update_stored
 from .workspace import Workspace
 
 SIDES = ("fused", "blas")

@@ -47,7 +47,8 @@ from .regression_statistics import capture_statistics
 from .regression_store import open_model, seal, version_attrs
 from .regression_training import epochs
 from .train_regression import Target, capture_stored, descend_stored
-from .update_regression import Outcome, rebase_stored, update_stored
+from .update_outcome import Outcome
+from .update_regression import rebase_stored, update_stored
 from .workspace import Workspace
 
 RETRAIN_SHARE = 0.2

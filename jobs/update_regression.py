@@ -58,33 +58,12 @@ from .regression_rows import RegressionRows
 from .regression_statistics import statistics_without, write_statistics
 from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
+from .update_outcome import Outcome
 
 KEPT_BYTES = 16 << 20
 """Of a trajectory that an update has read, at most, to be kept until its estimate."""
 REBASE_RATE = 2e9
 """Curvature values that a thread rebases in a second, roughly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """An update, and what it took."""
-
-    updated: Updated
-    """Its starts are by ``delta``, whatever gave the change."""
-    first_block: int
-    """The first block that has a visit; the number of blocks if none has."""
-    when: NDArray[np.int64]
-    """(v,) the iterations that use deleted rows, ascending."""
-    which: NDArray[np.int64]
-    """(v,) the row of each use."""
-    seconds: float
-    """From the deleted rows in memory to the new parameters."""
-    per_epoch: int
-    """Iterations of an epoch."""
-    preparing: float = 0.0
-    """Seconds of ``delta``, where another method gave the parameters and the rebase needs its u."""
-    known: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
-    """Iterations (k,), ascending, and w_t (k, P) there: read for the update, kept for its estimate."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from support import Cli
 
 from expunge.jobs.estimating import estimate_update, sample_rows
 from expunge.jobs.regression_rows import RegressionRows
-from expunge.jobs.update_regression import Outcome, update_stored
+from expunge.jobs.update_outcome import Outcome
+from expunge.jobs.update_regression import update_stored
 from expunge.pipeline.visits import Leaving
 from expunge.storage.files import metered
 

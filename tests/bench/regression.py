@@ -38,7 +38,8 @@ from expunge.jobs.regression_store import open_model, seal
 from expunge.jobs.requests import sampled_units
 from expunge.jobs.train_regression import Target, descend_stored
 from expunge.jobs.training import parse_parameters, train
-from expunge.jobs.update_regression import Outcome, rebase_stored, update_stored
+from expunge.jobs.update_outcome import Outcome
+from expunge.jobs.update_regression import rebase_stored, update_stored
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.averaged import update_averaged
 from expunge.pipeline.provenance import Blocks, Real
