@@ -132,11 +132,11 @@ def verify_against_retrain(
             if exact:
                 # Arrays that are right are of no use in a version that can't be opened.
                 open_version(ws.root / row["folder"], row["digest"])
-                check_metadata(ws.root / row["folder"], row["metadata"])
         except StorageError as error:
             raise VerifyError(str(error)) from error
         progress("labels and margins")
         intact, fault = _check_labels(ws, row, data_set)
+        fault = fault or _metadata_fault(ws, row)
     differing = sorted(n for n in {*found, *retrained} if not _same(found, retrained, n))
     if not exact:
         fault = f"model {model} is not what a retrain gives: {differing} differ"
@@ -169,6 +169,15 @@ def _check_labels(
     except StorageError as error:
         return False, f"model {row['name']} stands, but not what it keeps for deletions: {error}"
     return True, None
+
+
+def _metadata_fault(ws: Workspace, row: Mapping[str, Any]) -> str | None:
+    """What is wrong with the files beside a version's chunks, if anything."""
+    try:
+        check_metadata(ws.root / row["folder"], row["metadata"])
+    except StorageError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
