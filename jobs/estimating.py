@@ -65,6 +65,7 @@ def estimate_update(
         after = before - len(leaving.rows) / rows.schedule.per_epoch
         batches = Batches(before, after, rows.schedule.per_epoch)
         trajectory = _near_middles(model, spans, outcome)
+        gone = Rows(leaving.rows, leaving.labels)
         # As delta has it: its change is where its starts end.
         by_delta = Updated(outcome.updated.starts[-1], outcome.updated.starts)
         found = estimate_distance(
@@ -73,7 +74,7 @@ def estimate_update(
             spans,
             trajectory,
             sample,
-            Rows(leaving.rows, leaving.labels),
+            gone,
             batches,
             PRECISION[settings.dtype],
         )
@@ -85,9 +86,9 @@ def estimate_update(
             left = model.lineage.rows - len(leaving.rows)
             found = together(found, projection_error(course, basis, left))
         if settings.provenance == FROZEN:
-            first = settings.frozen(1).first
-            w = _trajectory(model, np.array([first]))[0]
-            found = together(found, frozen_error(course, first, w, batches))
+            span = settings.frozen(batches.per_epoch)
+            w = _trajectory(model, np.array([span.first]))[0]
+            found = together(found, frozen_error(course, span, w, gone, batches))
     return apart(found, outcome.updated), len(sample.rows), perf_counter() - started
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.frozen import FrozenMean
+from ..pipeline.frozen import FrozenBlocks, FrozenMean, leaving_terms, remaining_mean
 from ..pipeline.lowrank import LowRankBlock
 from ..pipeline.provenance import Blocks
 from ..pipeline.regression import RegressionSettings
+from ..pipeline.visits import Leaving
 from ..storage.versions import Version
-from .regression_arrays import MEAN, SVD, StoredExact, StoredTrace
+from .regression_arrays import MEAN, SVD, RegressionModel, StoredExact, StoredTrace
 
 
 class StoredLowRank:
@@ -41,7 +43,7 @@ class StoredLowRank:
 
 
 class StoredFrozen:
-    """Frozen curvature of a stored model; implements ``pipeline.frozen.Frozen``."""
+    """Frozen curvature of a stored model, all rows' mean; implements ``pipeline.frozen.Frozen``."""
 
     def __init__(self, version: Version, settings: RegressionSettings) -> None:
         self._version = version
@@ -54,9 +56,38 @@ class StoredFrozen:
         return read_mean(self._version)
 
 
+def frozen_without(
+    model: RegressionModel, leaving: Leaving, used: NDArray[np.int64]
+) -> FrozenBlocks:
+    """Return a model's frozen curvature with the mean of the rows that stay.
+
+    used: the leaving row of each use that C* counts.
+    """
+    kept, loss = StoredFrozen(model.version, model.settings), model.settings.loss
+    w = parameters_at(model, kept.exact.blocks.iterations)
+    own = Leaving(
+        leaving.rows[used], leaving.labels[used], leaving.cells[used], leaving.slots[used]
+    )
+    mean = remaining_mean(loss, kept.mean, leaving_terms(loss, own, w))
+    return FrozenBlocks(kept.blocks, kept.exact, mean)
+
+
+def parameters_at(model: RegressionModel, iteration: int) -> NDArray[np.float64]:
+    """Return w_t (P,), unchecked."""
+    w = np.empty((1, model.parameters.size))
+    StoredTrace(model.version).read("trajectory", iteration, w)
+    found: NDArray[np.float64] = w[0]
+    return found
+
+
 def read_mean(version: Version) -> FrozenMean:
     """Return the rows' terms at t_s, each chunk checked."""
-    values, vectors, gradient, rows = (version.read(name) for name in MEAN)
+    return mean_from(version.read)
+
+
+def mean_from(read: Callable[[str], NDArray[Any]]) -> FrozenMean:
+    """Return the rows' terms at t_s in the arrays of ``MEAN``, read by name."""
+    values, vectors, gradient, rows = (read(name) for name in MEAN)
     return FrozenMean(values, vectors, gradient, int(rows[0]))
 
 

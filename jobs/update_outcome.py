@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..pipeline.frozen import FrozenMean
 from ..pipeline.update import Updated
 
 
@@ -24,9 +25,9 @@ class Outcome:
     """(v,) the row of each use."""
     seconds: float
     """From the deleted rows in memory to the new parameters."""
-    per_epoch: int
-    """Iterations of an epoch."""
     preparing: float = 0.0
     """Seconds of ``delta``, where another method gave the parameters and the rebase needs its u."""
     known: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
     """Iterations (k,), ascending, and w_t (k, P) there: read for the update, kept for its estimate."""
+    mean: FrozenMean | None = None
+    """Of kind frozen: the terms of the rows that stay, at the old w_{t_s}; None where no row was used."""

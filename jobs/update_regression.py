@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..pipeline.averaged import update_averaged
 from ..pipeline.descent import Trace
-from ..pipeline.frozen import update_frozen
+from ..pipeline.frozen import FrozenBlocks, FrozenMean, update_frozen
 from ..pipeline.lowrank import update_lowrank
 from ..pipeline.projected import update_projected
 from ..pipeline.regression import (
@@ -35,13 +35,9 @@ from ..pipeline.regression import (
 from ..pipeline.regression_methods import FrozenEnd, Known, change_by
 from ..pipeline.update import Updated, update, update_priu
 from ..pipeline.visits import Leaving, Visits, visits_at
-from ..storage.chunks import link_chunk
 from .fold import Fold, split_cells
 from .regression_arrays import (
-    BASIS,
-    MEAN,
     PRODUCT,
-    STATISTICS,
     TRACE,
     Digests,
     RegressionModel,
@@ -51,11 +47,15 @@ from .regression_arrays import (
     curvature_names,
     read_trace,
 )
-from .regression_curvature import StoredFrozen, StoredLowRank, mean_arrays
+from .regression_curvature import (
+    StoredFrozen,
+    StoredLowRank,
+    frozen_without,
+    parameters_at,
+)
 from .regression_projected import StoredProjected, StoredTouches
-from .regression_rebase import rebased_block, rebased_mean
+from .regression_rebase import link_part, rebased_block, write_sums
 from .regression_rows import RegressionRows
-from .regression_statistics import statistics_without, write_statistics
 from .threads import one_blas_thread
 from .train_regression import Progress, Target, Written, joined, products_in, write_products
 from .update_outcome import Outcome
@@ -98,6 +98,18 @@ class _Deletion:
         at, _, trace = self.visited
         return (at, trace.trajectory) if trace.trajectory.nbytes <= KEPT_BYTES else None
 
+    @cached_property
+    def frozen(self) -> FrozenBlocks:
+        """Kind frozen's curvature, with the mean of the rows that stay."""
+        span = self.model.settings.frozen(self.rows.schedule.per_epoch)
+        used = self.which[(self.when >= span.first) & (self.when < span.sampled)]
+        return frozen_without(self.model, self.leaving, used)
+
+    @property
+    def mean(self) -> FrozenMean | None:
+        """See ``Outcome``."""
+        return self.frozen.mean if self.kind == FROZEN and len(self.when) else None
+
     def trace(self, spans: Iterable[tuple[int, int]]) -> tuple[Trace, Visits]:
         """Return room for the whole trace with some of it read, and the visits' terms there."""
         settings = self.model.settings
@@ -115,7 +127,7 @@ def update_stored(
 
     Finite or not: a caller checks what it gets. ValueError where the model keeps nothing for it.
     """
-    settings, per_epoch = model.settings, rows.schedule.per_epoch
+    settings = model.settings
     started = perf_counter()
     with one_blas_thread():
         when, which = rows.schedule.visits(leaving.cells, leaving.slots)
@@ -126,15 +138,15 @@ def update_stored(
         if method in (DELTA, PRIU):
             found = _by_delta(here, method)
             seconds = perf_counter() - started
-            return Outcome(found, first, when, which, seconds, per_epoch, known=here.known)
+            return Outcome(found, first, when, which, seconds, known=here.known, mean=here.mean)
         change = _by_method(here, method)
         seconds = perf_counter() - started
         starts = np.zeros((settings.composed.count + 1, change.size))
         if settings.provenance != NO_PROVENANCE:
             starts = _by_delta(here, DELTA).starts
         preparing = perf_counter() - started - seconds
-    found = Updated(change, starts)
-    return Outcome(found, first, when, which, seconds, per_epoch, preparing, here.known)
+        found = Updated(change, starts)
+        return Outcome(found, first, when, which, seconds, preparing, here.known, here.mean)
 
 
 def _by_delta(here: _Deletion, method: str) -> Updated:
@@ -152,7 +164,7 @@ def _by_delta(here: _Deletion, method: str) -> Updated:
     if here.kind == LOWRANK:
         return update_lowrank(descent, trace, StoredLowRank(version, settings), visits)
     if here.kind == FROZEN:
-        return update_frozen(descent, trace, StoredFrozen(version, settings), visits)
+        return update_frozen(descent, trace, here.frozen, visits)
     exact = StoredExact(version, settings)
     found = update(descent, trace, exact, visits)
     if method == PRIU:
@@ -197,15 +209,13 @@ def _until_frozen(here: _Deletion) -> FrozenEnd:
     frozen = StoredFrozen(version, settings)
     first = frozen.exact.blocks.iterations
     early = here.when[here.when < first]
-    w = np.empty((1, here.model.parameters.size))
-    here.reader.read("trajectory", first, w)
-    u = np.zeros(w.size)
+    u = np.zeros(here.model.parameters.size)
     if len(early):
         begin = int(early[0]) // settings.block * settings.block
         trace, visits = here.trace([(begin, first)])
         before = visits.between(0, first)
         u = update(settings.descent, trace.part(0, first), frozen.exact, before).change
-    return FrozenEnd(w[0], u, frozen.mean, first)
+    return FrozenEnd(parameters_at(here.model, first), u, frozen.mean, first)
 
 
 def _needed(model: RegressionModel, when: NDArray[np.int64], method: str) -> list[tuple[int, int]]:
@@ -275,7 +285,7 @@ def _rebase(
     visits = visits_at(settings.loss, gone.when, rows, labels, trace.trajectory)
     names = curvature_names(settings, block)
     old = [model.version.chunk(name, target.index(name, block)) for name in names]
-    after, new = rebased_block(model, block, trace, old, visits, start)
+    after, new = rebased_block(model, target, block, trace, old, visits, start)
     products: dict[int, NDArray[np.float64]] = {}
     touched = len(gone.when) > 0
     if touched and PRODUCT in target.specs:
@@ -287,15 +297,8 @@ def _rebase(
         if touched:
             found |= target.write(name, block, values)
         else:
-            found |= _link(model, target, name, block)
+            found |= link_part(model, target, name, block)
     return Written(found, products)
-
-
-def _link(model: RegressionModel, target: Target, name: str, block: int) -> Digests:
-    index = target.index(name, block)
-    with target.fence.writing():
-        link_chunk(model.version.path, target.path, name, index)
-    return {(name, index): model.version.digests[name][index]}
 
 
 def rebase_stored(
@@ -309,12 +312,12 @@ def rebase_stored(
     """Write the next version's provenance; return the digests of all its chunks."""
     found = Written({}, {})
     blocks = model.settings.blocks
-    found.digests.update(_rebased_sums(model, target, leaving, outcome))
+    found.digests.update(write_sums(model, target, leaving, outcome.mean, outcome.updated.starts))
     for block in range(outcome.first_block):
         for name in _block_names(model.settings, block):
             # Read as well: damage must show before the commit, as in the blocks that change.
             model.version.chunk(name, target.index(name, block))
-            found.digests.update(_link(model, target, name, block))
+            found.digests.update(link_part(model, target, name, block))
     todo = range(outcome.first_block, blocks.count)
     if not todo:
         return found.digests | _products(model, target, {})
@@ -345,31 +348,6 @@ def _block_names(settings: RegressionSettings, block: int) -> tuple[str, ...]:
     if settings.provenance == NO_PROVENANCE:
         return ()
     return (*TRACE, *curvature_names(settings, block))
-
-
-def _rebased_sums(
-    model: RegressionModel, target: Target, leaving: Leaving, outcome: Outcome
-) -> Digests:
-    """Write what there is once for the whole model: the statistics, kind frozen's mean, and the basis
-    of kind projected, which stays."""
-    found: Digests = {}
-    with one_blas_thread():
-        if any(name in target.specs for name in STATISTICS):
-            found |= write_statistics(target, statistics_without(model, leaving))
-        for name in (name for name in BASIS if name in target.specs):
-            model.version.chunk(name, target.index(name, 0))
-            found |= _link(model, target, name, 0)
-        if model.settings.provenance != FROZEN:
-            return found
-        uses = (outcome.when, outcome.which)
-        mean = rebased_mean(model, leaving, *uses, outcome.updated.starts, outcome.per_epoch)
-        for name in MEAN:
-            if mean is None:
-                model.version.chunk(name, target.index(name, 0))
-                found |= _link(model, target, name, 0)
-            else:
-                found |= target.write(name, 0, mean_arrays(mean)[name])
-    return found
 
 
 def _products(

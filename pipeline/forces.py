@@ -127,14 +127,14 @@ class Forces:
 def exact_forces(deletion: Deletion, updated: Updated) -> Forces:
     """Second order in u alone."""
     u, drift = _along(updated, deletion.spans)
-    u = _with_pulses(deletion, u, deletion.forcing())
+    u = with_pulses(deletion, u, deletion.forcing())
     live = deletion.terms(u, deletion.live)
-    wander = np.stack([drift / _sizes(u), np.zeros(len(u))], axis=1)
+    wander = np.stack([drift / sizes(u), np.zeros(len(u))], axis=1)
     means, steps = deletion.halves(live.second), deletion.steps(live.second)
     return Forces(means, live.ahead, steps, wander)
 
 
-def _with_pulses(deletion: Deletion, u: Vectors, forcing: Vectors) -> Vectors:
+def with_pulses(deletion: Deletion, u: Vectors, forcing: Vectors) -> Vectors:
     """Stretch u (S, P) by the mean square that visits add between the iterations where u is known."""
     descent, live = deletion.descent, deletion.live
     out = u.copy()
@@ -184,6 +184,6 @@ def between(known, starts, length, edges):  # type: ignore[no-untyped-def]
     return u, drift
 
 
-def _sizes(vectors: Vectors) -> NDArray[np.float64]:
+def sizes(vectors: Vectors) -> NDArray[np.float64]:
     sizes: NDArray[np.float64] = np.maximum(np.linalg.norm(vectors, axis=1), TINY)
     return sizes

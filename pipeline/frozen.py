@@ -5,7 +5,10 @@ those at w_{t_s}, and a mini-batch is taken for all rows: C_t / b_t is C* / n, t
 of at most one epoch of mini-batches from t_s on, as Q diag(e) Q^T. In Q's coordinates a step is a
 product with numbers (they may be 0 or negative: powers are squared up, no logarithms).
 
-- Method ``delta`` takes each visit's forcing at its own w_t; the deleted rows' own curvature too.
+- Method ``delta`` takes each visit's forcing at its own w_t, and from t_s on C*' / n', the mean over
+  the rows that stay: their Hessians' sum at w_{t_s} less the deleted rows', decomposed anew. Less the
+  deleted rows' Hessians iteration by iteration would be the same on average over an epoch, but for a
+  large row (b / n - 1) H_i in one iteration and (b / n) H_i in the others is no small fluctuation.
 - Method ``priu-opt``, the paper's, has no visits after t_s: forcing and curvature are those of all
   rows at w_{t_s}, less the deleted ones', so that what is left is a closed sum. With v = w - w_{t_s}
   both descents, with the deleted rows and without, are v <- A v + f, and
@@ -18,7 +21,7 @@ product with numbers (they may be 0 or negative: powers are squared up, no logar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,7 +34,7 @@ from .losses import Loss
 from .provenance import Blocks, Exact, Real, add_curvature, decompose
 from .schedule import Schedule
 from .update import NONE, Updated, update
-from .visits import Leaving, Visits, add_curved, add_gradients, visits_at
+from .visits import Leaving, Visits, add_gradients, visits_at
 
 FROZEN_FROM = 0.7
 """t_s over tau, the paper's rule of thumb."""
@@ -45,6 +48,18 @@ class Span:
     """t_s: a block begins there."""
     sampled: int
     """One after the last iteration whose rows make C*."""
+
+    def unevenness(self, per_epoch: int) -> float:
+        """Return n times the sum of (c_i / k - 1 / n)^2, with c_i how often C* counts one of n rows.
+
+        Rows that two epochs visit count twice, others not at all: as a mean of H_i over rows drawn at
+        random, C* is off by that share of a row's variance over n.
+        """
+        length = self.sampled - self.first
+        early = min(length, per_epoch - self.first % per_epoch)
+        counted = length / per_epoch
+        twice = early * (length - early) / per_epoch**2
+        return max(0.0, (counted + 2.0 * twice) / counted**2 - 1.0)
 
 
 def frozen_span(blocks: Blocks, per_epoch: int, share: float = FROZEN_FROM) -> Span:
@@ -135,6 +150,28 @@ def sampled_visits(
     return _terms(loss, leaving.rows[chosen], leaving.labels[chosen], w)
 
 
+def remaining_mean(loss: Loss, mean: FrozenMean, gone: Visits) -> FrozenMean:
+    """Return the terms of the rows that stay; exact zeros where none does.
+
+    gone: the uses that C* counts, as ``sampled_visits`` gives.
+    """
+    left = mean.rows - len(gone.rows)
+    kind = mean.vectors.dtype
+    if not len(gone.rows):
+        return mean
+    if left == 0:
+        size = len(mean.values)
+        return FrozenMean(np.zeros(size, kind), np.eye(size, dtype=kind), np.zeros(size), 0)
+    values, vectors = mean.values.astype(np.float64), mean.vectors.astype(np.float64)
+    gradient = mean.gradient.copy()
+    add_gradients(gone.rows, -gone.coefficients, gradient)
+    total = np.asfortranarray((vectors * (mean.rows * values)) @ vectors.T)
+    lost = np.zeros_like(total, order="F")
+    add_curvature(lost, loss, gone.rows, gone.curvature)
+    fewer = decompose((np.tril(total) - np.tril(lost)) / left)
+    return FrozenMean(fewer[0].astype(kind), fewer[1].astype(kind), gradient, left)
+
+
 def leaving_terms(loss: Loss, leaving: Leaving, w: NDArray[np.float64]) -> Visits:
     """Return each leaving row once, its terms at w (P,)."""
     return _terms(loss, leaving.rows, leaving.labels, w)
@@ -150,7 +187,10 @@ def _terms(
 
 
 def update_frozen(descent: Descent, trace: Trace, frozen: Frozen, visits: Visits) -> Updated:
-    """Return the change of the parameters (method ``delta`` on kind ``frozen``)."""
+    """Return the change of the parameters (method ``delta`` on kind ``frozen``).
+
+    frozen: with the mean of the rows that stay, as ``remaining_mean`` gives.
+    """
     blocks, begin = frozen.blocks, frozen.exact.blocks.iterations
     before = update(descent, trace.part(0, begin), frozen.exact, visits.between(0, begin))
     starts = np.zeros((blocks.count + 1, trace.trajectory.shape[1]))
@@ -173,7 +213,10 @@ def _through(
     start: NDArray[np.float64],
     whole: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return u (P,) after frozen iterations, and u (n, P) before each of them if ``whole``."""
+    """Return u (P,) after frozen iterations, and u (n, P) before each of them if ``whole``.
+
+    mean: of the rows that stay.
+    """
     vectors = np.ascontiguousarray(mean.vectors, np.float64)
     values = mean.values.astype(np.float64)
     length = len(trace.live)
@@ -181,7 +224,6 @@ def _through(
     history = np.empty((length, len(start))) if whole else NONE
     v = vectors.T @ start
     _step(
-        int(descent.loss),
         descent.learning_rate,
         descent.decay,
         values,
@@ -191,7 +233,6 @@ def _through(
         edges,
         visits.rows,
         visits.coefficients,
-        visits.curvature,
         v,
         history,
     )
@@ -200,19 +241,7 @@ def _through(
 
 @njit(cache=True, nogil=True)
 def _step(  # type: ignore[no-untyped-def]
-    loss,
-    rate,
-    decay,
-    values,
-    vectors,
-    live,
-    gradients,
-    edges,
-    rows,
-    coefficients,
-    curvature,
-    v,
-    history,
+    rate, decay, values, vectors, live, gradients, edges, rows, coefficients, v, history
 ):
     """Take v = Q^T u (P,) through the iterations, in place; history (n, P) gets it before each."""
     size = len(v)
@@ -233,27 +262,21 @@ def _step(  # type: ignore[no-untyped-def]
             _multiply(factors, following - t, powers, v)
             t = following
             continue
-        t += 1
         if before == 0:
             v *= decay
+            t += 1
             continue
         old = rate / before
         new = rate / after if after else 0.0
-        forcing[:] = 0.0
+        lost[:] = 0.0
         if after:
-            u = np.dot(vectors, v)
-            add_curved(loss, rows[first:last], curvature[first:last], u, new, forcing)
-            lost[:] = 0.0
             add_gradients(rows[first:last], coefficients[first:last], lost)
-            for j in range(size):
-                forcing[j] += (new - old) * gradients[t - 1, j] - new * lost[j]
-        else:
-            for j in range(size):
-                forcing[j] = -old * gradients[t - 1, j]
-        turned = np.dot(forcing, vectors)
-        share = new * before
         for j in range(size):
-            v[j] = (decay - share * values[j]) * v[j] + turned[j]
+            forcing[j] = (new - old) * gradients[t, j] - new * lost[j]
+        turned = np.dot(forcing, vectors)
+        for j in range(size):
+            v[j] = (factors[j] if after else decay) * v[j] + turned[j]
+        t += 1
 
 
 @njit(cache=True, nogil=True)
@@ -320,7 +343,7 @@ def rebase_frozen_block(
 ) -> Trace:
     """Return a frozen block's trace without the deleted rows: w + u, b', and G' as its steps say.
 
-    (eta / b') G' = u_{t+1} - (1 - eta lambda) u_t + (eta / b) G.
+    mean: of the rows that stay. (eta / b') G' = u_{t+1} - (1 - eta lambda) u_t + (eta / b) G.
     """
     end, history = _through(descent, trace, mean, visits, start, True)
     after = np.vstack([history[1:], end])
@@ -331,27 +354,8 @@ def rebase_frozen_block(
     return Trace(trace.trajectory + history, remaining, left)
 
 
-def rebase_mean(
-    descent: Descent, mean: FrozenMean, gone: Visits, u: NDArray[np.float64]
-) -> FrozenMean:
-    """Return the rows' terms at w_{t_s} + u without the deleted rows; exact zeros where none is left.
-
-    gone: the uses that C* counts, as ``sampled_visits`` gives. u: (P,) at t_s.
-    """
-    left = mean.rows - len(gone.rows)
-    kind = mean.vectors.dtype
+def moved_mean(mean: FrozenMean, u: NDArray[np.float64]) -> FrozenMean:
+    """Return the rows' terms at w_{t_s} + u; u: (P,) at t_s."""
     values, vectors = mean.values.astype(np.float64), mean.vectors.astype(np.float64)
-    if left == 0:
-        nothing = np.zeros_like(values)
-        return FrozenMean(nothing.astype(kind), np.eye(len(values), dtype=kind), nothing, 0)
-    gradient = mean.gradient.copy()
-    add_gradients(gone.rows, -gone.coefficients, gradient)
-    total = (vectors * (mean.rows * values)) @ vectors.T
-    if len(gone.rows):
-        lost = np.zeros_like(total, order="F")
-        add_curvature(lost, descent.loss, gone.rows, gone.curvature)
-        total -= np.tril(lost) + np.tril(lost, -1).T
-        found = decompose(total / left)
-        values, vectors = (part.astype(np.float64) for part in found)
-    gradient -= total @ u
-    return FrozenMean(values.astype(kind), vectors.astype(kind), gradient, left)
+    pulled = mean.rows * (vectors @ (values * (vectors.T @ u)))
+    return replace(mean, gradient=mean.gradient - pulled)

@@ -5,8 +5,10 @@ error is driven by eta / b (C_t - C^_t) u at every iteration:
 
 - truncated: C_t - C^_t lives outside the singular vectors that are kept, and its trace is kept. It
   is taken for the same in all those directions.
-- frozen: from t_s on, the mean over all rows of H_i(w_t) - H_i(w_{t_s}), told from a sample of them;
-  and at random what a mini-batch's rows have beside the mean.
+- frozen: from t_s on, the mean over the rows that stay of H_i(w_t) - H_i(w_{t_s}), told from a sample
+  of them; what the rows that C* counts have beside all rows' mean, where two epochs give them; and at
+  random what a mini-batch's rows have beside it. The last cancels over whole epochs, but for what u
+  changes in one, and for the epochs that t_s and the end cut in two.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .descent import Descent
-from .estimate import Estimate
-from .forces import Batches, Strata
+from .estimate import GONE_ROWS, Estimate
+from .forces import Batches, Deletion, Strata, sizes, with_pulses
+from .frozen import Span
 from .lanczos import STEPS, carried, scattered
 from .remainders import Rows, Vectors, terms
 from .truncation import Factor
@@ -80,29 +83,57 @@ def truncation_error(
     for s, factor in enumerate(factors):
         outside = u[s] - factor.vectors.T @ (factor.vectors @ u[s])
         means[s] = -rests[s] / max(1, u.shape[1] - len(factor.values)) * outside
-    return _bounded(course, float(np.linalg.norm(_carried(course, means))), 0.0)
+    return _bounded(
+        course, float(np.linalg.norm(_carried(course, means, np.zeros_like(means)))), 0.0
+    )
 
 
-def frozen_error(course: Course, first: int, w: NDArray[np.float64], batches: Batches) -> Estimate:
-    """Return the error of frozen curvature alone; first: t_s, w: (P,) there."""
-    u, spans, sample = course.u, course.spans, course.sample
-    late = spans.middles >= first
-    still = np.broadcast_to(w, u.shape).copy()
+def frozen_error(
+    course: Course, span: Span, w: NDArray[np.float64], gone: Rows, batches: Batches
+) -> Estimate:
+    """Return the error of frozen curvature alone; w: (P,) at t_s; gone: the rows that leave.
+
+    Their visits make u jump, so that what mini-batches have beside the mean does not cancel.
+    """
+    spans, sample = course.spans, course.sample
+    few = gone.thinned(GONE_ROWS)
+    deletion = Deletion(course.descent, spans, course.trajectory, sample, few, batches)
+    forcing = deletion.forcing()
+    u = with_pulses(deletion, course.u, forcing)
+    late = (spans.middles >= span.first)[:, np.newaxis]
     here = terms(course.descent.loss, course.trajectory, u, sample)
-    there = terms(course.descent.loss, still, u, sample)
-    stale = there.bent - here.bent
+    there = terms(course.descent.loss, np.broadcast_to(w, u.shape).copy(), u, sample)
+    stale, still = there.bent - here.bent, np.zeros_like(u)
     halves = (slice(0, None, 2), slice(1, None, 2))
-    one, other = (_carried(course, sample.mean(stale, h) * late[:, np.newaxis]) for h in halves)
+    one, other = (_carried(course, sample.mean(stale, h) * late, still) for h in halves)
     # What both halves agree on is free of sampling noise.
     noise = float(np.square(one - other).sum()) / 4.0
-    trend = max(noise / 4.0, float(one @ other)) ** 0.5
-    own = here.bent - here.bent.mean(axis=1, keepdims=True)
-    factor = course.descent.learning_rate / max(1.0, batches.after) ** 0.5
-    steps = factor * sample.signed(own, 0) * late[:, np.newaxis]
-    wander = np.stack([course.drift, np.zeros(len(steps))], axis=1)
+    trend = max(noise / 4.0, float(one @ other))
+    per_epoch = batches.per_epoch
+    steps = deletion.steps(here.bent) * late
+    own = there.bent - there.bent.mean(axis=1, keepdims=True)
+    uneven = span.unevenness(per_epoch) / (batches.after * per_epoch)
+    drawn = uneven**0.5 * sample.signed(own, 2) * late
+    cut = _cut_epochs(spans, span.first, per_epoch)[:, np.newaxis] * steps
+    trend += float(np.square(_carried(course, drawn, cut)).sum())
+    random = np.square(sizes(forcing) / sizes(u)) * (1.0 - 1.0 / per_epoch)
+    wander = np.stack([course.drift, random], axis=1)
     path = (*_path(course), course.ahead[-1], spans.edges)
-    square = float(scattered(*path, steps, wander, batches.per_epoch, STEPS))
-    return _bounded(course, trend, square**0.5)
+    square = float(scattered(*path, steps, wander, per_epoch, STEPS))
+    return _bounded(course, trend**0.5, square**0.5)
+
+
+def _cut_epochs(spans: Strata, first: int, per_epoch: int) -> NDArray[np.float64]:
+    """(S,) how many random steps are left of the epochs that t_s and the end cut in two.
+
+    j of an epoch's c iterations hold steps whose sum has the square j (1 - j / c): c of them cancel.
+    """
+    left = np.zeros(len(spans.middles))
+    late = min(int(np.searchsorted(spans.middles, first)), len(left) - 1)
+    for place, part in ((late, -first % per_epoch), (-1, spans.blocks.iterations % per_epoch)):
+        left[place] += part * (1.0 - part / per_epoch)
+    root: NDArray[np.float64] = np.sqrt(left)
+    return root
 
 
 def _path(course: Course) -> tuple[int, float, float, NDArray[np.float64]]:
@@ -110,12 +141,10 @@ def _path(course: Course) -> tuple[int, float, float, NDArray[np.float64]]:
     return int(descent.loss), descent.learning_rate, descent.l2, course.sample.rows
 
 
-def _carried(course: Course, means: Vectors) -> NDArray[np.float64]:
-    """What drives the error (S, P), at the training's end (P,)."""
+def _carried(course: Course, means: Vectors, jumps: Vectors) -> NDArray[np.float64]:
+    """What drives the error (S, P), at the training's end (P,); jumps: at the spans' ends."""
     lengths = course.spans.lengths
-    end: NDArray[np.float64] = carried(
-        *_path(course), course.ahead, lengths, means, np.zeros_like(means)
-    )
+    end: NDArray[np.float64] = carried(*_path(course), course.ahead, lengths, means, jumps)
     return end
 
 

@@ -51,6 +51,7 @@ from .regression_kinds import (
     Kept,
     block_product_of,
     rebased,
+    stepped_with,
     updated_by_delta,
 )
 from .regression_methods import FrozenEnd, Known, change_by
@@ -375,9 +376,10 @@ def delete(
         return Trained(w, trained.trace, None, rows, left)
     trace = trained.trace
     visits = find_visits(settings.loss, schedule, leaving, trace.trajectory)
-    updated = updated_by_delta(settings.descent, trace, kept, visits)
+    fewer = stepped_with(settings, schedule, trace, kept, leaving)
+    updated = updated_by_delta(settings.descent, trace, fewer, visits)
     _check(updated, trained, settings.loss == Loss.LINEAR and kind == EXACT)
-    deletion = Deletion(settings, schedule, trace, leaving, visits, updated)
+    deletion = Deletion(settings, trace, visits, updated)
     if method == PRIU and isinstance(kept, ExactBlocks):
         start = np.zeros(trained.w.size)
         change = update_priu(settings.descent, trace, kept, visits, start) - known.w
@@ -385,7 +387,7 @@ def delete(
         change = change_by(method, _with_frozen(known, deletion, kept), updated.change)
         _check(Updated(change, change[np.newaxis]), trained, True)
     w = trained.w + change.reshape(trained.w.shape)
-    return Trained(w, *rebased(deletion, kept), rows, left)
+    return Trained(w, *rebased(deletion, fewer), rows, left)
 
 
 def _with_frozen(known: Known, deletion: Deletion, kept: Kept) -> Known:

@@ -6,7 +6,7 @@ Nothing here changes what it is given; what a deletion does not touch is shared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ from .averaged import rebase_averaged_block, update_averaged
 from .descent import Descent, Trace
 from .frozen import (
     FrozenBlocks,
-    FrozenMean,
+    moved_mean,
     rebase_frozen_block,
-    rebase_mean,
+    remaining_mean,
     sampled_visits,
     update_frozen,
 )
@@ -71,8 +71,20 @@ class AveragedBlocks:
 Kept = ExactBlocks | AveragedBlocks | LowRankBlocks | FrozenBlocks | ProjectedBlocks
 
 
+def stepped_with(
+    settings: RegressionSettings, schedule: Schedule, trace: Trace, kept: Kept, leaving: Leaving
+) -> Kept:
+    """Return the curvature that an update steps with: kind frozen's mean is that of the rows that stay."""
+    if not isinstance(kept, FrozenBlocks):
+        return kept
+    span = settings.frozen(schedule.per_epoch)
+    w = trace.trajectory[span.first]
+    gone = sampled_visits(settings.loss, schedule, span, leaving, w)
+    return replace(kept, mean=remaining_mean(settings.loss, kept.mean, gone))
+
+
 def updated_by_delta(descent: Descent, trace: Trace, kept: Kept, visits: Visits) -> Updated:
-    """Return the change of the parameters (method ``delta``)."""
+    """Return the change of the parameters (method ``delta``); kept: as ``stepped_with`` gives."""
     if isinstance(kept, AveragedBlocks):
         return update_averaged(descent, trace, kept, visits)
     if isinstance(kept, LowRankBlocks):
@@ -89,9 +101,7 @@ class Deletion:
     """A deletion on its way: what left, and what that did to u."""
 
     settings: RegressionSettings
-    schedule: Schedule
     trace: Trace
-    leaving: Leaving
     visits: Visits
     updated: Updated
 
@@ -103,7 +113,10 @@ class Deletion:
 
 
 def rebased(deletion: Deletion, kept: Kept) -> tuple[Trace, Kept]:
-    """Return the provenance without the leaving rows, in memory of its own where it changes."""
+    """Return the provenance without the leaving rows, in memory of its own where it changes.
+
+    kept: as ``stepped_with`` gives.
+    """
     trace = deletion.trace
     fresh = Trace(trace.trajectory.copy(), trace.gradients.copy(), trace.live.copy())
     if isinstance(kept, ExactBlocks):
@@ -181,16 +194,7 @@ def _frozen(deletion: Deletion, kept: FrozenBlocks, fresh: Trace) -> FrozenBlock
     for block in (b for b in _moved_blocks(blocks, deletion.visits) if b >= begin):
         trace, own, start = deletion.block(blocks, block)
         _put(fresh, blocks.span(block), rebase_frozen_block(descent, trace, kept.mean, own, start))
-    return FrozenBlocks(blocks, exact, _rebased_mean(deletion, kept.mean))
-
-
-def _rebased_mean(deletion: Deletion, mean: FrozenMean) -> FrozenMean:
-    settings, schedule = deletion.settings, deletion.schedule
-    span = settings.frozen(schedule.per_epoch)
-    w = deletion.trace.trajectory[span.first]
-    gone = sampled_visits(settings.loss, schedule, span, deletion.leaving, w)
-    u = deletion.updated.starts[span.first // settings.block]
-    return rebase_mean(settings.descent, mean, gone, u)
+    return FrozenBlocks(blocks, exact, moved_mean(kept.mean, deletion.updated.starts[begin]))
 
 
 def _moved_blocks(blocks: Blocks, visits: Visits) -> Iterator[int]:

@@ -10,7 +10,6 @@ from regression_problems import Problem, problem
 from expunge.pipeline.losses import Loss
 from expunge.pipeline.regression_arrays import Rows
 
-LOSSES = [(Loss.LINEAR, 1), (Loss.LOGISTIC, 1), (Loss.SOFTMAX, 3)]
 FEATURES = 24
 
 

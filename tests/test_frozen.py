@@ -8,16 +8,14 @@ from functools import reduce
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from regression_problems import Problem, order, problem, relative
+from regression_problems import LOSSES, Problem, order, problem, relative, small_problems
 
 from expunge.pipeline import frozen
-from expunge.pipeline.frozen import FrozenBlocks, FrozenMean, frozen_span, update_frozen
+from expunge.pipeline.frozen import FrozenBlocks, FrozenMean, frozen_span
 from expunge.pipeline.losses import Loss
 from expunge.pipeline.provenance import Blocks, add_curvature, curvature, unpack
 from expunge.pipeline.regression_arrays import ExactBlocks, Trained, delete
 
-LOSSES = [(Loss.LINEAR, 1), (Loss.LOGISTIC, 1), (Loss.SOFTMAX, 3)]
 CLASSIFIERS = LOSSES[1:]
 
 
@@ -82,10 +80,13 @@ def terms(here: Problem, w: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, 
 
 
 def recursion(here: Problem, trained: Trained, gone: np.ndarray) -> np.ndarray:
-    """u before every iteration and at the end: the difference form with C_t, then (b / n) C*."""
+    """u before every iteration and at the end: the difference form with C_t, then (b' / n') C*'."""
     loss, d, trace = here.settings.loss, here.settings.descent, trained.trace
     mean, begin = kept(trained).mean, kept(trained).exact.blocks.iterations
-    frozen_c = (mean.vectors * mean.values) @ mean.vectors.T
+    slots = sampled(here, trained)
+    lost, _ = terms(here, trace.trajectory[begin], slots[np.isin(slots, gone)])
+    remaining = (mean.vectors * mean.values) @ mean.vectors.T * mean.rows - lost
+    remaining /= max(1, mean.rows - np.isin(slots, gone).sum())
     visits = here.visits(trained, gone)
     us = np.zeros((len(trace.live) + 1, trained.w.size))
     c = np.zeros((trained.w.size, trained.w.size))
@@ -98,15 +99,15 @@ def recursion(here: Problem, trained: Trained, gone: np.ndarray) -> np.ndarray:
             assert isinstance(exact, ExactBlocks)
             block, place = divmod(t, exact.blocks.length)
             unpack(exact.parts[block][place], c)
+            fewer = c - full(loss, own.rows, own.curvature)
         else:
-            c = before * frozen_c
+            fewer = after * remaining
         step = d.decay * u
         if before:
             step = step - d.learning_rate / before * trace.gradients[t]
         if after:
             left = trace.gradients[t] - gradients(own.rows, own.coefficients)
-            left = left - (c - full(loss, own.rows, own.curvature)) @ u
-            step = step + d.learning_rate / after * left
+            step = step + d.learning_rate / after * (left - fewer @ u)
         us[t + 1] = step
     return us
 
@@ -146,8 +147,7 @@ def test_the_mean_is_that_of_one_epoch_s_rows_at_the_freeze(loss: Loss, q: int, 
 def test_delta_is_the_difference_form_with_one_curvature(loss: Loss, q: int, count: int) -> None:
     here = small(loss, q)
     trained, gone = here.trained(), here.some(count)
-    visits = here.visits(trained, gone)
-    found = update_frozen(here.settings.descent, trained.trace, kept(trained), visits)
+    found = here.updated(trained, gone)
     wanted = recursion(here, trained, gone)
     assert relative(found.change, wanted[-1], wanted[-1]) < 1e-9
     np.testing.assert_allclose(found.starts, np.vstack([wanted[:-1:12], wanted[-1]]), atol=1e-9)
@@ -164,25 +164,11 @@ def test_frozen_is_near_base_l(loss: Loss, q: int, method: str) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(LOSSES),
-    st.integers(1, 30),
-    st.integers(1, 3),
-    st.integers(1, 35),
-    st.sampled_from([0.0, 0.1]),
-    st.integers(0, 1000),
-    st.data(),
-)
-def test_any_small_problem_is_updated_by_its_curvature(
-    kind: tuple[Loss, int], n: int, d: int, batch: int, l2: float, seed: int, data: st.DataObject
-) -> None:
-    """Among them mini-batches that lose all their rows, one row alone, and no row left."""
-    given = {"batch": batch, "iterations": data.draw(st.integers(1, 25)), "l2": l2, "seed": seed}
-    here = problem(kind[0], n, d, kind[1], provenance="frozen", block=4, **given)  # type: ignore[arg-type]
-    gone = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), np.int64)
+@given(small_problems("frozen", 4))
+def test_any_small_problem_is_updated_by_its_curvature(drawn: tuple[Problem, np.ndarray]) -> None:
+    here, gone = drawn
     trained = here.trained()
-    visits = here.visits(trained, gone)
-    found = update_frozen(here.settings.descent, trained.trace, kept(trained), visits)
+    found = here.updated(trained, gone)
     wanted = recursion(here, trained, gone)
     scale = max(1.0, float(np.abs(wanted).max()))
     assert np.abs(found.change - wanted[-1]).max() <= 1e-9 * scale

@@ -8,8 +8,7 @@ from functools import reduce
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from regression_problems import Problem, order, problem, relative
+from regression_problems import LOSSES, Problem, order, problem, relative, small_problems
 
 from expunge.pipeline import truncation
 from expunge.pipeline.losses import Loss
@@ -18,7 +17,6 @@ from expunge.pipeline.provenance import add_curvature, curvature
 from expunge.pipeline.regression_arrays import Rows, Trained, delete
 from expunge.pipeline.truncation import Factor, LowRankCapture, hessian_times, leading, tolerance
 
-LOSSES = [(Loss.LINEAR, 1), (Loss.LOGISTIC, 1), (Loss.SOFTMAX, 3)]
 CLASSIFIERS = LOSSES[1:]
 
 
@@ -331,26 +329,11 @@ def test_a_mini_batch_without_rows_leaves_exact_zeros(loss: Loss, q: int, featur
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(LOSSES),
-    st.integers(1, 30),
-    st.integers(1, 3),
-    st.integers(1, 35),
-    st.sampled_from([0.0, 0.1]),
-    st.integers(0, 1000),
-    st.data(),
-)
-def test_any_small_problem_is_updated_by_its_factors(
-    kind: tuple[Loss, int], n: int, d: int, batch: int, l2: float, seed: int, data: st.DataObject
-) -> None:
-    here = problem(
-        *kind[:1], n, d, kind[1], batch=batch, iterations=20, l2=l2, seed=seed, provenance="lowrank"
-    )
-    gone = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), np.int64)
+@given(small_problems("lowrank"))
+def test_any_small_problem_is_updated_by_its_factors(drawn: tuple[Problem, np.ndarray]) -> None:
+    here, gone = drawn
     trained = here.trained()
-    assert isinstance(trained.kept, LowRankBlocks)
-    visits = here.visits(trained, gone)
-    found = update_lowrank(here.settings.descent, trained.trace, trained.kept, visits)
+    found = here.updated(trained, gone)
     wanted = recursion(here, trained, gone, [product(f) for f in factors(trained)])
     scale = max(1.0, float(np.linalg.norm(wanted)))
     assert np.linalg.norm(found.change - wanted) <= 1e-9 * scale

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from projected_rows import LOSSES, spectral
-from regression_problems import Problem, order, problem, relative
+from projected_rows import spectral
+from regression_problems import LOSSES, Problem, order, relative, small_problems
 
 from expunge.pipeline.components import Basis, basis_of, choose_rank, most_rank, spectrum
 from expunge.pipeline.descent import Descent
@@ -24,7 +24,7 @@ from expunge.pipeline.projected import (
 )
 from expunge.pipeline.provenance import add_curvature
 from expunge.pipeline.regression_arrays import Trained, delete, mean_gram
-from expunge.pipeline.regression_kinds import AveragedBlocks, updated_by_delta
+from expunge.pipeline.regression_kinds import AveragedBlocks
 from expunge.pipeline.visits import visits_at
 
 CLASSIFIERS = LOSSES[1:]
@@ -140,34 +140,14 @@ def _bias(mean: np.ndarray, q: int) -> np.ndarray:
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(LOSSES),
-    st.integers(1, 30),
-    st.integers(1, 3),
-    st.integers(1, 35),
-    st.sampled_from([0.0, 0.1]),
-    st.integers(0, 1000),
-    st.data(),
-)
-def test_any_small_problem_in_all_components_is_averaged(
-    kind: tuple[Loss, int], n: int, d: int, batch: int, l2: float, seed: int, data: st.DataObject
-) -> None:
-    given = {"batch": batch, "iterations": 20, "l2": l2, "seed": seed, "block": 3}
-    here = problem(kind[0], n, d, kind[1], provenance="projected", **given)  # type: ignore[arg-type]
-    here = replace(here, settings=replace(here.settings, rank=d + 1))
+@given(small_problems("projected", 3))
+def test_any_small_problem_in_all_components_is_averaged(drawn: tuple[Problem, np.ndarray]) -> None:
+    here, gone = drawn
+    here = replace(here, settings=replace(here.settings, rank=here.design.width))
     plain = replace(here, settings=replace(here.settings, provenance="averaged"))
-    gone = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), np.int64)
-    one, other = (_changed(p, gone) for p in (here, plain))
+    one, other = (p.updated(p.trained(), gone).change for p in (here, plain))
     scale = max(1.0, float(np.linalg.norm(other)))
     assert np.linalg.norm(one - other) <= 1e-8 * scale
-
-
-def _changed(here: Problem, gone: np.ndarray) -> np.ndarray:
-    trained = here.trained()
-    assert isinstance(trained.kept, ProjectedBlocks | AveragedBlocks)
-    visits = here.visits(trained, gone)
-    found = updated_by_delta(here.settings.descent, trained.trace, trained.kept, visits)
-    return found.change
 
 
 @pytest.mark.parametrize(("loss", "q"), LOSSES)
