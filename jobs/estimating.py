@@ -84,7 +84,7 @@ def estimate_update(
         if projected:
             basis = StoredProjected(model.version, settings).basis
             left = model.lineage.rows - len(leaving.rows)
-            found = together(found, projection_error(course, basis, left))
+            found = together(found, projection_error(course, basis, gone, left))
         if settings.provenance == FROZEN:
             span = settings.frozen(batches.per_epoch)
             w = _trajectory(model, np.array([span.first]))[0]

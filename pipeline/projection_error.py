@@ -3,7 +3,9 @@
 A part of the estimate, beside the linearisation's own error and the mean's (see ``estimate``). For
 rows whose curvature D_i has nothing to do with their x x^T the mean of H_i is D (x) the mean of
 x x^T, which the components make diagonal: then the update leaves out nothing. So what it leaves out
-is told by D_i - D alone, which is free of most of a sample's noise.
+is told by D_i - D alone, which is free of most of a sample's noise. That holds for the rows the
+components are of. Where k of them leave n, and the update goes on with D (x) Lambda outside, it is off
+by k / n times what their mean Hessian H has there besides: (H - V V^T H V V^T - D (x) Lambda) u.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .components import Basis
-from .estimate import Estimate
+from .estimate import GONE_ROWS, Estimate
 from .lanczos import carried
 from .left_out import Course
 from .losses import Loss
@@ -25,10 +27,10 @@ GROUPS = 6
 """Parts of a sample that are compared with each other."""
 
 
-def projection_error(course: Course, basis: Basis, rows: int) -> Estimate:
+def projection_error(course: Course, basis: Basis, gone: Rows, rows: int) -> Estimate:
     """Return the error of what curvature in the basis leaves out alone, told from live rows.
 
-    rows: how many there are in all. Their mean is what groups of the sample agree on, and what so
+    gone: the rows that leave. rows: how many are live in all. Their mean is what groups of the sample agree on, and what so
     many rows have besides by chance: their own sampling noise, which is far less than the sample's.
     """
     descent, u = course.descent, course.u
@@ -36,7 +38,9 @@ def projection_error(course: Course, basis: Basis, rows: int) -> Estimate:
     ahead = _curvature(descent.loss, course.trajectory + u, thin)
     path = (int(descent.loss), descent.learning_rate, descent.l2, thin.rows, ahead)
     lengths, still = course.spans.lengths, np.zeros_like(u)
-    ends = np.stack([carried(*path, lengths, m, still) for m in _left_out(course, basis)])
+    leaving = len(gone.rows) / max(1, rows) * _leaving(course, basis, gone.thinned(GONE_ROWS))
+    means = (m + leaving for m in _left_out(course, basis))
+    ends = np.stack([carried(*path, lengths, m, still) for m in means])
     square = _common(ends) + _noise(ends) * len(course.sample.rows) / max(1, rows)
     # An error beyond the change itself says only that the update failed.
     largest = float(np.linalg.norm(course.updated.starts[-2:], axis=1).max())
@@ -69,6 +73,20 @@ def _left_out(course: Course, basis: Basis) -> list[Vectors]:
     return found
 
 
+def _leaving(course: Course, basis: Basis, gone: Rows) -> Vectors:
+    """What leaving rows' mean Hessian has outside of the basis besides D (x) Lambda, times u (S, P)."""
+    loss, u, sample = course.descent.loss, course.u, course.sample
+    curved = _curvature(loss, course.trajectory, gone)
+    parts = (u, basis.whole(basis.inside(u)))
+    whole, inner = (gone.mean(_bent(loss, curved, _scores(v, gone))) for v in parts)
+    share = _mean(loss, _curvature(loss, course.trajectory, sample))
+    outer = np.where(np.arange(len(basis.values)) < basis.rank, 0.0, basis.values)
+    inside = u.reshape(len(u), -1, len(outer)) @ basis.vectors * outer
+    taken = (share @ (inside @ basis.vectors.T)).reshape(u.shape)
+    found: Vectors = whole - basis.whole(basis.inside(inner)) - taken
+    return found
+
+
 def _scores(u: Vectors, rows: Rows) -> NDArray[np.float64]:
     """U x_i (S, n, q) of rows, for u (S, P)."""
     n, m = rows.rows.shape
@@ -86,11 +104,24 @@ def _own(
     loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64], part: slice
 ) -> NDArray[np.float64]:
     """(S, n, q): (D_i - D) U x_i with D the mean over a part of the rows; shift (S, n, q): U x_i."""
-    p = curved[:, part]
-    mean = np.eye(p.shape[2]) * p.mean(axis=1)[:, :, np.newaxis]
-    bent = curved * shift
-    if loss == Loss.SOFTMAX:
-        mean -= np.matmul(p.transpose(0, 2, 1), p) / p.shape[1]
-        bent -= curved * bent.sum(axis=2, keepdims=True)
-    found: NDArray[np.float64] = bent - np.matmul(shift, mean)
+    found: NDArray[np.float64] = _bent(loss, curved, shift)
+    found -= np.matmul(shift, _mean(loss, curved[:, part]))
     return found
+
+
+def _bent(
+    loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(S, n, q): D_i U x_i."""
+    bent: NDArray[np.float64] = curved * shift
+    if loss == Loss.SOFTMAX:
+        bent -= curved * bent.sum(axis=2, keepdims=True)
+    return bent
+
+
+def _mean(loss: Loss, curved: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(S, q, q): the rows' mean D."""
+    mean: NDArray[np.float64] = np.eye(curved.shape[2]) * curved.mean(axis=1)[:, :, np.newaxis]
+    if loss == Loss.SOFTMAX:
+        mean -= np.matmul(curved.transpose(0, 2, 1), curved) / curved.shape[1]
+    return mean

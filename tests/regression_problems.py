@@ -213,7 +213,7 @@ def _left_out(
         span = settings.frozen(batches.per_epoch)
         return frozen_error(course, span, trace.trajectory[span.first], own, batches)
     if isinstance(kept, ProjectedBlocks):
-        return projection_error(course, kept.basis, len(here.rows.x) - len(own.rows))
+        return projection_error(course, kept.basis, own, len(here.rows.x) - len(own.rows))
     if not isinstance(kept, LowRankBlocks):
         return Estimate(0.0, 0.0, 0.0)
     factors, rests = [], []
