@@ -4,8 +4,8 @@ A part of the estimate, beside the linearisation's own error and the mean's (see
 rows whose curvature D_i has nothing to do with their x x^T the mean of H_i is D (x) the mean of
 x x^T, which the components make diagonal: then the update leaves out nothing. So what it leaves out
 is told by D_i - D alone, which is free of most of a sample's noise. That holds for the rows the
-components are of. Where k of them leave n, and the update goes on with D (x) Lambda outside, it is off
-by k / n times what their mean Hessian H has there besides: (H - V V^T H V V^T - D (x) Lambda) u.
+components are of. The x x^T of rows that leave is not diagonal in them, and Lambda and the update's D
+are still of all rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def projection_error(course: Course, basis: Basis, gone: Rows, rows: int) -> Est
     ahead = _curvature(descent.loss, course.trajectory + u, thin)
     path = (int(descent.loss), descent.learning_rate, descent.l2, thin.rows, ahead)
     lengths, still = course.spans.lengths, np.zeros_like(u)
-    leaving = len(gone.rows) / max(1, rows) * _leaving(course, basis, gone.thinned(GONE_ROWS))
+    stay = rows / (rows + len(gone.rows))
+    leaving = (1.0 / stay - 1.0) * _leaving(course, basis, gone.thinned(GONE_ROWS), stay)
     means = (m + leaving for m in _left_out(course, basis))
     ends = np.stack([carried(*path, lengths, m, still) for m in means])
     square = _common(ends) + _noise(ends) * len(course.sample.rows) / max(1, rows)
@@ -73,16 +74,20 @@ def _left_out(course: Course, basis: Basis) -> list[Vectors]:
     return found
 
 
-def _leaving(course: Course, basis: Basis, gone: Rows) -> Vectors:
-    """What leaving rows' mean Hessian has outside of the basis besides D (x) Lambda, times u (S, P)."""
-    loss, u, sample = course.descent.loss, course.u, course.sample
-    curved = _curvature(loss, course.trajectory, gone)
+def _leaving(course: Course, basis: Basis, gone: Rows, stay: float) -> Vectors:
+    """What leaving rows make of the components, times u (S, P); stay: the live rows' share.
+
+    With G the mean of their x x^T and D' that of their curvature, outside of the basis:
+    (D (x) G - (D + stay (D - D')) (x) Lambda) u.
+    """
+    loss, u, sample, w = course.descent.loss, course.u, course.sample, course.trajectory
+    mean, their = (_mean(loss, _curvature(loss, w, rows)) for rows in (sample, gone))
     parts = (u, basis.whole(basis.inside(u)))
-    whole, inner = (gone.mean(_bent(loss, curved, _scores(v, gone))) for v in parts)
-    share = _mean(loss, _curvature(loss, course.trajectory, sample))
+    whole, inner = (gone.mean(np.matmul(_scores(v, gone), mean)) for v in parts)
     outer = np.where(np.arange(len(basis.values)) < basis.rank, 0.0, basis.values)
-    inside = u.reshape(len(u), -1, len(outer)) @ basis.vectors * outer
-    taken = (share @ (inside @ basis.vectors.T)).reshape(u.shape)
+    coordinates = u.reshape(len(u), -1, len(outer)) @ basis.vectors * outer
+    mean += stay * (mean - their)
+    taken = np.matmul(mean, coordinates @ basis.vectors.T).reshape(u.shape)
     found: Vectors = whole - basis.whole(basis.inside(inner)) - taken
     return found
 
@@ -104,18 +109,10 @@ def _own(
     loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64], part: slice
 ) -> NDArray[np.float64]:
     """(S, n, q): (D_i - D) U x_i with D the mean over a part of the rows; shift (S, n, q): U x_i."""
-    found: NDArray[np.float64] = _bent(loss, curved, shift)
-    found -= np.matmul(shift, _mean(loss, curved[:, part]))
-    return found
-
-
-def _bent(
-    loss: Loss, curved: NDArray[np.float64], shift: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """(S, n, q): D_i U x_i."""
     bent: NDArray[np.float64] = curved * shift
     if loss == Loss.SOFTMAX:
         bent -= curved * bent.sum(axis=2, keepdims=True)
+    bent -= np.matmul(shift, _mean(loss, curved[:, part]))
     return bent
 
 
