@@ -99,7 +99,7 @@ def frozen_error(
     few = gone.thinned(GONE_ROWS)
     deletion = Deletion(course.descent, spans, course.trajectory, sample, few, batches)
     forcing = deletion.forcing()
-    u = with_pulses(deletion, course.u, forcing)
+    u, jumping = course.u, with_pulses(deletion, course.u, forcing)
     late = (spans.middles >= span.first)[:, np.newaxis]
     here = terms(course.descent.loss, course.trajectory, u, sample)
     there = terms(course.descent.loss, np.broadcast_to(w, u.shape).copy(), u, sample)
@@ -110,13 +110,14 @@ def frozen_error(
     noise = float(np.square(one - other).sum()) / 4.0
     trend = max(noise / 4.0, float(one @ other))
     per_epoch = batches.per_epoch
-    steps = deletion.steps(here.bent) * late
+    bent = terms(course.descent.loss, course.trajectory, jumping, sample).bent
+    steps = deletion.steps(bent) * late
     own = there.bent - there.bent.mean(axis=1, keepdims=True)
     uneven = span.unevenness(per_epoch) / (batches.after * per_epoch)
     drawn = uneven**0.5 * sample.signed(own, 2) * late
     cut = _cut_epochs(spans, span.first, per_epoch)[:, np.newaxis] * steps
     trend += float(np.square(_carried(course, drawn, cut)).sum())
-    random = np.square(sizes(forcing) / sizes(u)) * (1.0 - 1.0 / per_epoch)
+    random = np.square(sizes(forcing) / sizes(jumping)) * (1.0 - 1.0 / per_epoch)
     wander = np.stack([course.drift, random], axis=1)
     path = (*_path(course), course.ahead[-1], spans.edges)
     square = float(scattered(*path, steps, wander, per_epoch, STEPS))
