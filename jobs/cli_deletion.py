@@ -177,7 +177,8 @@ def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
         (_APPROXIMATE, [m for m in found["models"] if m["exactness"] == "approximate"]),
     ):
         if chosen:
-            heads = [name.replace("_", " ") for name in names]
+            # A kind "exact" beside an approximate model would read as a contradiction.
+            heads = ["provenance" if n == "kind" else n.replace("_", " ") for n in names]
             shown.append(table(heads, [[m.get(n) for n in names] for m in chosen]))
     done = found["verification"]
     return [*shown, f"verification {done['verify']}, {done['outcome']}: {done['what']}"]
@@ -222,8 +223,10 @@ def resume_job(
         showing(f"resume job {number}") as update,
     ):
         found = resume(ws, number, fold, update)
-    state = found.get("state", "done")
-    session(ctx).emit(found, as_json, lambda out: out.print(f"job {number} is {state}"))
+    shown: list[Table | str] = [f"job {number} is {found.get('state', 'done')}"]
+    if "verification" in found:
+        shown += _batch_tables(found)
+    session(ctx).emit(found, as_json, lambda out: out.print(*shown))
 
 
 def scan_(

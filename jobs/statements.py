@@ -9,10 +9,15 @@ STATEMENT = (
     "All rows of this unit were deleted from the data set and from every model listed; each model "
     "is bit for bit the one that training without them gives, and the rows' bytes were overwritten."
 )
+NO_MODEL = (
+    "All rows of this unit were deleted from the data set, and their bytes were overwritten. No model "
+    "had been trained on it."
+)
 APPROXIMATE = (
     "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
     "were deleted from every model listed: a model marked exact is bit for bit the one that training "
-    "without them gives; a model marked approximate was updated by the method and provenance named. "
+    "without them gives; a model marked approximate was updated by the method and the kind of "
+    "provenance named. "
     "Its distance from a retrain on the same mini-batches is estimated, to within ten times, and it "
     "still depends on the deleted rows through the residual of the linearisation and through the "
     "standardisation of its first fit."
@@ -46,6 +51,8 @@ _WITHOUT_STANDARD = ("sparse-logistic",)
 
 def statement(models: Sequence[dict[str, Any]]) -> str:
     """Return what a receipt says of the models that saw a unit: more where one is approximate."""
+    if not models:
+        return NO_MODEL
     approximate = any(m["exactness"] == "approximate" for m in models)
     return APPROXIMATE if approximate else STATEMENT
 
