@@ -124,6 +124,19 @@ def test_what_is_frozen() -> None:
     assert frozen_span(Blocks(1, 1), 1) == frozen.Span(0, 1)
 
 
+@pytest.mark.parametrize(("first", "sampled"), [(70, 80), (75, 85), (73, 83), (70, 75), (78, 82)])
+def test_rows_of_two_epochs_are_counted_unevenly(first: int, sampled: int) -> None:
+    """Against rows in random order, a tenth of them an iteration."""
+    rng = np.random.default_rng(0)
+    counts = np.zeros(20_000)
+    for epoch in (7, 8):
+        order = rng.permutation(len(counts)).reshape(10, -1)
+        for t in range(max(first, 10 * epoch), min(sampled, 10 * epoch + 10)):
+            counts[order[t - 10 * epoch]] += 1
+    wanted = len(counts) * np.square(counts / counts.sum() - 1.0 / len(counts)).sum()
+    assert frozen.Span(first, sampled).unevenness(10) == pytest.approx(wanted, rel=0.05, abs=1e-12)
+
+
 @pytest.mark.parametrize(("loss", "q"), LOSSES)
 @pytest.mark.parametrize("batch", [30, 200, 4000])
 def test_the_mean_is_that_of_one_epoch_s_rows_at_the_freeze(loss: Loss, q: int, batch: int) -> None:
