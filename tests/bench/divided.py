@@ -6,12 +6,13 @@ One thread on both sides. The retrain is scikit-learn's ``KMeans`` (lloyd, k-mea
 tol = 0, the same number of iterations) on the same rows, scaled alike; it is timed every tenth
 deletion, so that both sides meet the same machine. Ratios are scikit-learn's median over ours:
 ``ratio`` of the amortised (mean) time of 200 random single deletions, refits of the whole tree
-included, ``ratio_of_medians`` of the median one.
+included, ``ratio_of_medians`` of the median one. Leaves keep labels and margins, or don't: ``provenance``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -43,13 +44,13 @@ def rows(deviation: float) -> np.ndarray:
     return np.concatenate([block.x for block in source.blocks()])
 
 
-def bench(deviation: float, root: str) -> dict[str, Any]:
+def bench(deviation: float, root: str, provenance: str) -> dict[str, Any]:
     """Time random single deletions from one model, and retrains between them."""
     x = rows(deviation)
     low, high = x.min(axis=0), x.max(axis=0)
     scaled = (x - low) / (high - low)
     theirs = KMeans(CLUSTERS, n_init=1, max_iter=ITERATIONS, tol=0, random_state=0)
-    model = DCKMeans(CLUSTERS, LEAVES, ITERATIONS, random_state=0, root=root).fit(x)
+    model = DCKMeans(CLUSTERS, LEAVES, ITERATIONS, 0, root, provenance=provenance).fit(x)
     model.delete(ROWS - 1)
     theirs.fit(scaled)
     loss_ratio = model.inertia_ / theirs.inertia_
@@ -70,6 +71,7 @@ def bench(deviation: float, root: str) -> dict[str, Any]:
         "shape": [ROWS, FEATURES, CLUSTERS],
         "leaves": LEAVES,
         "root": root,
+        "provenance": provenance,
         "deviation": deviation,
         "scikit_learn_retrain": retrain,
         "scikit_learn_iterations": int(theirs.n_iter_),
@@ -86,10 +88,11 @@ def main() -> None:
     """Run all of them."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    for deviation in DEVIATIONS:
-        for root in ("unweighted", "weighted"):
-            sys.stdout.write(json.dumps(bench(deviation, root)) + "\n")
-            sys.stdout.flush()
+    for deviation, root, provenance in itertools.product(
+        DEVIATIONS, ("unweighted", "weighted"), ("labels", "none")
+    ):
+        sys.stdout.write(json.dumps(bench(deviation, root, provenance)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
