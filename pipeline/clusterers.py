@@ -172,7 +172,9 @@ class KMeans(Clusterer):
 class QKMeans(KMeans):
     """Q-k-means ("Making AI Forget You", section 4.1): centroids snapped to a random lattice.
 
-    Most deletions then change no centroid, and cost no pass over the rows.
+    Most deletions then change no centroid, and cost no pass over the rows. One that does moves it by
+    a lattice spacing: where clusters overlap many rows are near a boundary then, and passes
+    (``provenance="none"``) can cost less than replay.
 
     Parameters
     ----------
