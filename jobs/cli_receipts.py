@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..storage.files import write_new
-from .console import Json, pairs, session, table
-from .errors import UsageError, VerifyError
+from .console import Json, check_new, pairs, session, table
+from .errors import VerifyError
 from .job_verifying import SETTING, WAYS, set_verify, verify_setting
 from .receipt_checks import verify_file
 from .receipt_page import page
@@ -61,12 +61,11 @@ def show_receipt(
     as_json: Json = False,
 ) -> None:
     """Print a receipt: as JSON, which receipt verify takes, or as one page of HTML."""
+    check_new(out)
     with session(ctx).open() as ws:
         found = read_receipt(ws.ledger, name)
     text = page(found) if html else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     if out is not None:
-        if out.exists():
-            raise UsageError(f"{out} exists; name a new file")
         write_new(out, text.encode())
         result = {"receipt": name, "file": str(out)}
         session(ctx).emit(result, as_json, lambda to: to.print(f"wrote {out}"))
@@ -103,8 +102,12 @@ def keygen(
     as_json: Json = False,
 ) -> None:
     """Make the workspace's key; receipts that are issued from now on are signed with it."""
+    check_new(out)
     with session(ctx).open() as ws:
-        made = make_key(ws, replace, out)
+        made = make_key(ws, replace)
+    if out is not None:
+        write_new(out, Path(made["public_key"]).read_bytes())
+        made["public_key"] = str(out)
     shown = [name for name in made if made[name] is not None]
     session(ctx).emit(made, as_json, lambda to: to.print(pairs(made, shown)))
 

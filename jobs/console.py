@@ -144,6 +144,14 @@ def existing(file: Path) -> Path:
     return file
 
 
+def check_new(file: Path | None) -> None:
+    """UsageError unless a file that the user named can be written anew; None is none."""
+    if file is not None and file.exists():
+        raise UsageError(f"{file} exists; name a new file")
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"{file}: there is no such folder")
+
+
 def confirm(question: str, yes: bool) -> None:
     """Ask before something destructive; without a terminal only ``--yes`` will do."""
     if yes:

@@ -119,12 +119,11 @@ def signer_of(ws: Workspace) -> Signer | None:
     return Signer(key, recorded)
 
 
-def make_key(ws: Workspace, replace: bool, out: Path | None) -> dict[str, Any]:
+def make_key(ws: Workspace, replace: bool) -> dict[str, Any]:
     """Make the workspace's signing key; return its id and where its public half is.
 
     replace: take the place of a key that there is; receipts that it signed stay as they are, and
-    its public half stays in the workspace. out: where to put the public half besides, a new file.
-    UsageError where there is a key already, or ``out``.
+    its public half stays in the workspace. UsageError where there is a key already.
     """
     folder = ws.root / FOLDER
     path = folder / PRIVATE
@@ -135,8 +134,6 @@ def make_key(ws: Workspace, replace: bool, out: Path | None) -> dict[str, Any]:
                 f"the workspace has a key that signs receipts, {path}; --replace makes another for "
                 "receipts to come"
             )
-        if out is not None and out.exists():
-            raise UsageError(f"{out} exists; name a new file for the public key")
         folder.mkdir(exist_ok=True)
         files.sync_folder(ws.root)
         files.sweep_partials(folder)
@@ -153,11 +150,9 @@ def make_key(ws: Workspace, replace: bool, out: Path | None) -> dict[str, Any]:
             # signs with it, and none goes unsigned.
             os.replace(staged, path)
             files.sync_folder(folder)
-    if out is not None:
-        files.write_new(out, pem)
     return {
         "key": made,
-        "public_key": str(out or public),
+        "public_key": str(public),
         "private_key": str(path),
         "replaces": former,
     }

@@ -20,9 +20,12 @@ from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
 from expunge.jobs import erasure
+from expunge.jobs.fold import InlineFold
+from expunge.jobs.plan import gather
 from expunge.jobs.receipt_checks import verify_file
 from expunge.jobs.receipt_page import page
 from expunge.jobs.receipt_schema import check_receipt
+from expunge.jobs.statements import STANDARD_LIMIT
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.fixedpoint import Scaling
 from expunge.storage.cells import subject_units
@@ -160,6 +163,37 @@ def test_retrains_on_local_workers(root: Path, cli: Cli) -> None:
     cli("batch", "run", "--yes", "--cluster", "local", "--workers", 2)
     assert receipt(root, cli)["verification"]["outcome"] == "passed"
     assert not list((root / "ws" / "spill").iterdir())
+
+
+def test_sparse_rows_are_scanned_for(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "scan")
+    cli("data", "generate", "news", "--like", "rcv1", "--rows", 60, "--cells", 2)
+    cli("forget", "--data", "news", "--unit", "3,40")
+    with Workspace.open(root / "ws") as ws:
+        data = DataSet.open(ws.data_path("news"))
+        salt = ws.ledger.salt
+    row = gather(data, np.array([3]), salt, InlineFold()).sparse.values
+    assert len(row) > 4
+    shutil.copytree(root / "ws", root / "kept")
+    (root / "ws" / "stray").write_bytes(row.tobytes())
+    assert "deleted rows of data set news" in cli(*BATCH, code=5)
+    shutil.rmtree(root / "ws")
+    (root / "kept").rename(root / "ws")
+    assert cli(*BATCH)["verification"]["scan"]["rows"] > 2
+    assert receipt(root, cli, "R00000003")["data"] == "news"
+
+
+@pytest.mark.slow
+def test_approximate_models_are_compared_by_distance(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "retrain")
+    given = ("-p", "iterations=60", "-p", "batch_size=100", "-p", "provenance=exact")
+    cli("train", "lg", "--data", "t", "--algorithm", "logistic", *given, *INLINE)
+    cli(*BATCH)
+    found = receipt(root, cli)
+    (compared,) = (m for m in found["verification"]["models"] if m["model"] == "lg")
+    assert compared["against"] == "basel" and compared["distance"] <= 10 * compared["estimate"]
+    assert "residual" in found["statement"] and STANDARD_LIMIT in found["limits"]
+    assert "estimated" in page(found)
 
 
 # ---- failures

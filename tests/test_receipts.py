@@ -472,3 +472,4 @@ def test_everything_on_the_page_is_escaped(issued: Path) -> None:
 def test_files_are_not_overwritten(issued: Path, cli: Cli) -> None:
     given = ("-w", issued / "ws", "receipt", "show", "R00000001", "--out")
     assert "exists" in cli(*given, issued / "receipt.json", code=2)
+    assert "no such folder" in cli(*given, issued / "nowhere" / "receipt.json", code=2)
