@@ -8,7 +8,9 @@ NumPy may change how it draws normals from one release to another: the provenanc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from typing import ClassVar
 
@@ -23,6 +25,8 @@ from .tabular_published import PUBLISHED
 MAX_BLOCK_ROWS = 65_536
 MAX_BLOCK_VALUES = 4_194_304
 """A block's features stay below 16 MB."""
+MAKERS, AHEAD = 2, 4
+"""Threads that make blocks, and blocks that they make before they are asked for."""
 _LARGEST_NORMAL = 100.0
 """No draw of a standard normal comes near."""
 
@@ -104,12 +108,21 @@ class GeneratedRows(ABC):
         return -(-self._rows // self._block_rows)
 
     def blocks(self) -> Iterator[RowBlock]:
-        """Yield all blocks in order."""
+        """Yield all blocks in order; threads make the next ones while one is being used."""
         self._rows_given = 0
-        for index in range(self.block_count):
-            block = self.block(index)
-            self._rows_given += block.rows.size
-            yield block
+        waiting: deque[Future[RowBlock]] = deque()
+        with ThreadPoolExecutor(MAKERS) as pool:
+            try:
+                for index in range(self.block_count + AHEAD):
+                    if index < self.block_count:
+                        waiting.append(pool.submit(self.block, index))
+                    if index >= AHEAD:
+                        block = waiting.popleft().result()
+                        self._rows_given += block.rows.size
+                        yield block
+            finally:
+                for unused in waiting:
+                    unused.cancel()
 
     def block(self, index: int) -> RowBlock:
         """Make one block by itself; raises BadInputError where there is no such block."""
