@@ -19,7 +19,14 @@ import typer
 
 from ..cluster.clients import BadClusterError, ClusterError
 from ..storage.errors import BadInputError, StorageError
-from . import cli_data, cli_deletion, cli_experiment, cli_models, cli_receipts
+from . import (
+    cli_data,
+    cli_deletion,
+    cli_experiment,
+    cli_extended,
+    cli_models,
+    cli_receipts,
+)
 from .console import Json, Session, session
 from .errors import JobError
 from .workspace import Workspace
@@ -41,6 +48,7 @@ cli_models.register(app)
 cli_deletion.register(app)
 cli_receipts.register(app)
 cli_experiment.register(app)
+cli_extended.register()
 
 
 def _print_version(wanted: bool) -> None:

@@ -78,12 +78,21 @@ Disk = Annotated[
     str | None,
     typer.Option(help="What a model's provenance may use; half of what is free if unset."),
 ]
+Sequential = Annotated[
+    bool,
+    typer.Option(
+        "--sequential/--from-first",
+        help="Whether each subset leaves what the last one left, the provenance rebased in between, or "
+        "each leaves the first models.",
+    ),
+]
 Keep = Annotated[
     bool, typer.Option("--keep", help="Keep the workspaces below OUT/work when they are done with.")
 ]
 
 experiment = typer.Typer(
-    no_args_is_help=True, help="The papers' experiments: kmeans-table, priu-single, priu-repeated."
+    no_args_is_help=True,
+    help="The papers' experiments: kmeans-table, priu-single, priu-repeated, and PrIU's largest sets.",
 )
 
 
@@ -208,6 +217,7 @@ def priu_repeated(
     preset: Presets = TRAINED,
     rate: Annotated[float, typer.Option(help="Share of the training rows in a subset.")] = 0.001,
     subsets: Annotated[int, typer.Option(help="Subsets, one after another.")] = 10,
+    sequential: Sequential = True,
     rows: Rows = DEFAULT_ROWS,
     full: Full = False,
     generate: Generate = False,
@@ -226,12 +236,13 @@ def priu_repeated(
     """Delete subset after subset of random rows from regressions; compare with retrains (PrIU).
 
     Figure 4 of PrIU. Each subset is deleted from what the last one left, the provenance rebased in
-    between. Killed runs go on with the sets that are not finished.
+    between, or with --from-first from the first models. Killed runs go on with the sets that are not
+    finished.
     """
     settings = _settings(
         None if full else rows, generate, kinds, methods, repeats, memory, disk, seed
     )
-    settings = replace(settings, rate=rate, subsets=subsets)
+    settings = replace(settings, rate=rate, subsets=subsets, sequential=sequential)
     asked = RegressionAsked(data_dir, chosen_table2(sets), chosen_presets(preset), keep=keep)
     from .experiment_priu_run import run_repeated
 
@@ -256,13 +267,14 @@ def _settings(
         repeats=repeats,
         kinds=chosen_names("--kinds", kinds, PROVENANCE),
         methods=chosen_names("--methods", methods, UPDATES),
-        memory=_bytes("--memory", memory),
-        disk=_bytes("--disk", disk),
+        memory=bytes_of("--memory", memory),
+        disk=bytes_of("--disk", disk),
         generate=generate,
     )
 
 
-def _bytes(option: str, text: str | None) -> int | None:
+def bytes_of(option: str, text: str | None) -> int | None:
+    """Return the bytes that an option means; None where it is unset."""
     return None if text is None else parse_bytes(option, text)
 
 

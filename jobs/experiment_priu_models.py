@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..pipeline.regression import INFL, NO_PROVENANCE
-from ..storage.dataset import DataSet
 from ..storage.errors import BadInputError
 from .console import Update
 from .errors import JobError, UsageError
+from .experiment_clock import Clock
 from .experiment_priu_rows import DATA, Origin, asked_rows, describe
 from .experiment_priu_sets import SETS, SOURCES, Setting
 from .experiment_priu_settings import VALIDATION, Settings, Study
 from .experiment_results import write_json
 from .fold import Fold
 from .importing import make_data_set
+from .regression_store import folder_size
 from .sparse_store import COEFFICIENTS
 from .training import SPARSE_ALGORITHMS, parse_parameters, train
 from .workspace import Workspace
@@ -59,28 +60,40 @@ def prepare(
 
     Raises JobError, or BadInputError, where the rows or every model can't be made.
     """
-    folder = root / WORK / study.folder
-    _for_these(root, study, settings, origin)
-    path = folder / "workspace"
     if origin.sparse and not SPARSE_ALGORITHMS:
         raise JobError(
             f"set {study.data_set}: its rows are sparse, and no algorithm takes such rows"
         )
-    opened = Workspace.open(path) if (path / "ledger.sqlite").is_file() else _fresh(path)
-    with opened as ws:
-        ws.note_dead_jobs()
-        data = _rows(ws, study, settings, origin, folder, update)
+    with study_workspace(root, study, settings.identity(), origin) as ws:
+        data = make_rows(ws, study, settings, origin, update)
         with folds(ws) as fold:
             kinds, left_out = _models(ws, study, settings, fold, update)
     if not set(kinds) - {NO_PROVENANCE}:
         raise JobError("; ".join(left_out.values()))
-    return Prepared(study, settings, path, data, kinds, left_out)
+    return Prepared(study, settings, workspace_of(root, study), data, kinds, left_out)
 
 
-def _for_these(root: Path, study: Study, settings: Settings, origin: Origin) -> None:
+def workspace_of(root: Path, study: Study) -> Path:
+    """The folder of a study's workspace."""
+    return root / WORK / study.folder / "workspace"
+
+
+@contextmanager
+def study_workspace(
+    root: Path, study: Study, identity: Mapping[str, Any], origin: Origin
+) -> Iterator[Workspace]:
+    """Open a study's workspace, or make it; identity: the settings that all in it depends on."""
+    _for_these(root, study, identity, origin)
+    path = workspace_of(root, study)
+    with Workspace.open(path) if (path / "ledger.sqlite").is_file() else _fresh(path) as ws:
+        ws.note_dead_jobs()
+        yield ws
+
+
+def _for_these(root: Path, study: Study, identity: Mapping[str, Any], origin: Origin) -> None:
     """Make a study's folder; one that was begun with other settings or files is thrown away."""
     head = root / WORK / study.folder / "made_with.json"
-    asked = {"settings": settings.identity(), "files": [str(path) for path in origin.files]}
+    asked = {"settings": dict(identity), "files": [str(path) for path in origin.files]}
     if head.parent.exists():
         try:
             if json.loads(head.read_bytes()) == asked:
@@ -98,14 +111,16 @@ def _fresh(path: Path) -> Workspace:
     return Workspace.create(path)
 
 
-def _rows(
-    ws: Workspace, study: Study, settings: Settings, origin: Origin, folder: Path, update: Update
+def make_rows(
+    ws: Workspace, study: Study, settings: Settings, origin: Origin, update: Update
 ) -> dict[str, Any]:
     """Import or generate the rows; return what they are."""
     if ws.ledger.row("SELECT name FROM data_sets WHERE name = ?", DATA) is None:
         update(f"{study.folder}: rows")
-        asked, file = asked_rows(study, origin, settings, folder)
-        make_data_set(ws, DATA, asked, lambda *_: None, _interrupted(ws, asked["kind"], DATA))
+        asked, file = asked_rows(study, origin, settings, ws.root.parent)
+        asked["copies"] = origin.copies
+        clock = Clock(update, study.folder)
+        make_data_set(ws, DATA, asked, clock.share, _interrupted(ws, asked["kind"], DATA))
         if file is not None:
             file.unlink()
     row, data_set = ws.ledger.open_data_set(DATA, ws.root)
@@ -114,13 +129,9 @@ def _rows(
         "note": describe(origin, row["rows"], data_set.features),
         "rows": row["rows"],
         "features": data_set.features,
-        "bytes": _bytes(data_set),
+        "bytes": folder_size(data_set.path),
         "sparse": data_set.sparse,
     }
-
-
-def _bytes(data_set: DataSet) -> int:
-    return sum(path.stat().st_size for path in data_set.path.rglob("*") if path.is_file())
 
 
 def _models(
@@ -134,29 +145,44 @@ def _models(
     if setting.algorithm in SPARSE_ALGORITHMS:
         wanted = (COEFFICIENTS,)
     for kind in wanted:
-        if ws.ledger.row("SELECT name FROM models WHERE name = ?", kind) is None:
-            own: dict[str, Any] = {"validation": VALIDATION, "provenance": kind}
-            if kind == NO_PROVENANCE and INFL in settings.methods:
-                own |= _for_influence(setting)
-            asked = {
-                "data": DATA,
-                "algorithm": setting.algorithm,
-                "parameters": {**setting.parameters(study.preset), **own},
-                "seed": settings.seed,
-                "memory": settings.memory,
-                "disk": settings.disk,
-            }
-            try:
-                job = _interrupted(ws, "train", kind)
-                train(ws, kind, asked, fold, _naming(study, kind, update), job)
-            except (JobError, BadInputError) as error:
-                left_out[kind] = str(error)
-                continue
+        own: dict[str, Any] = {"validation": VALIDATION, "provenance": kind}
+        if kind == NO_PROVENANCE and INFL in settings.methods:
+            own |= for_influence(setting)
+        parameters = {**setting.parameters(study.preset), **own}
+        told = naming(study, kind, update)
+        try:
+            make_model(ws, kind, setting.algorithm, parameters, settings, fold, told)
+        except (JobError, BadInputError) as error:
+            left_out[kind] = str(error)
+            continue
         kinds.append(kind)
     return tuple(kinds), left_out
 
 
-def _for_influence(setting: Setting) -> dict[str, Any]:
+def make_model(
+    ws: Workspace,
+    name: str,
+    algorithm: str,
+    parameters: Mapping[str, Any],
+    settings: Settings,
+    fold: Fold,
+    progress: Callable[[str], None],
+) -> None:
+    """Train a model on a study's rows unless it is there; goes on with what a killed run left."""
+    if ws.ledger.row("SELECT name FROM models WHERE name = ?", name) is not None:
+        return
+    asked = {
+        "data": DATA,
+        "algorithm": algorithm,
+        "parameters": dict(parameters),
+        "seed": settings.seed,
+        "memory": settings.memory,
+        "disk": settings.disk,
+    }
+    train(ws, name, asked, fold, progress, _interrupted(ws, "train", name))
+
+
+def for_influence(setting: Setting) -> dict[str, Any]:
     """The parameter with which a model keeps the Hessian that method ``infl`` takes.
 
     None for models that keep it anyway, or are so large that nobody would.
@@ -170,8 +196,9 @@ def _for_influence(setting: Setting) -> dict[str, Any]:
         return {}
 
 
-def _naming(study: Study, kind: str, update: Update) -> Callable[[str], None]:
-    return lambda what: update(f"{study.folder}, {kind}: {what}")
+def naming(study: Study, model: str, update: Update) -> Callable[[str], None]:
+    """Return what shows a training's progress, with the time left where that can be told."""
+    return Clock(update, f"{study.folder}, {model}").counted
 
 
 def _interrupted(ws: Workspace, job: str, name: str) -> int | None:

@@ -1,7 +1,7 @@
 """Subsets of a study's rows deleted one after another, as in the PrIU paper's figure 4.
 
 Each subset leaves the models as the last one left them: their provenance is rebased in between,
-aside, by method ``delta``. Methods that keep nothing to rebase have no part in it. BaseL trains each
+aside, by method ``delta``; or each leaves the first models, as the settings say. Methods that keep nothing to rebase have no part in it. BaseL trains each
 time on what is left.
 """
 
@@ -88,7 +88,8 @@ class _Chain:
                     facts = study_facts(prepared, self.first, leaver)
                     facts |= {"bytes": self._bytes(), "subset_rows": size}
                 steps.append(self._step(step, leaver))
-                self.excluded = leaver.excluded
+                if settings.sequential:
+                    self.excluded = leaver.excluded
         except DivergenceError as error:
             failed = f"BaseL: {error}"
         finally:
@@ -96,7 +97,8 @@ class _Chain:
         not_applicable = [
             {"method": m, "kind": k, "why": why} for (m, k), why in self.failed.items()
         ]
-        return {**facts, "failed": failed, "steps": steps, "not_applicable": not_applicable}
+        kept = {"sequential": settings.sequential, "failed": failed, "steps": steps}
+        return {**facts, **kept, "not_applicable": not_applicable}
 
     def _bytes(self) -> dict[str, int]:
         return {kind: folder_size(model.version.path) for kind, model in self.models.items()}
@@ -157,14 +159,17 @@ class _Chain:
         return w + change.reshape(w.shape)
 
     def _rebase(self, kind: str, leaver: Leaver) -> dict[str, float]:
-        """Put a model's next version in its place."""
+        """Write a model's next version, and put it in its place where subsets follow each other."""
         model: RegressionModel = self.models[kind]
         outcome = leaver.update(model, DELTA)
         done = rebase_aside(self.ws, self.fence, kind, model, leaver, outcome)
-        if kind in self.aside:
-            sweep(self.aside[kind])
-        self.aside[kind] = done.path
-        self.models[kind] = done.model
+        if self.task.prepared.settings.sequential:
+            if kind in self.aside:
+                sweep(self.aside[kind])
+            self.aside[kind] = done.path
+            self.models[kind] = done.model
+        else:
+            sweep(done.path)
         return {"rebase_seconds": done.rebase_seconds, "sync_seconds": done.sync_seconds}
 
     def _sweep(self) -> None:

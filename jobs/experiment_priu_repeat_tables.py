@@ -15,7 +15,7 @@ from .experiment_results import Row
 COLUMNS: dict[str, dict[str, str]] = {
     "repeated": {
         **KEY,
-        "rate": "share of the training rows that have left so far",
+        "rate": "share of the training rows that have left so far; with --from-first, of this subset",
         "step": "subsets deleted so far, this one too",
         "deleted": "rows of this subset",
         "seconds": "median seconds of this subset's update; basel: of the retrain",
@@ -45,7 +45,8 @@ def _chain(one: Row) -> Iterable[Row]:
     base, deleted = 0.0, 0
     for number, step in enumerate(one["steps"], 1):
         base += step["base_l"]["seconds"]
-        deleted += step["deleted"]
+        # A piece from before there was a choice does not say.
+        deleted = step["deleted"] + (deleted if one.get("sequential", True) else 0)
         shared = {
             **case_of(one),
             "rate": deleted / one["training_rows"],

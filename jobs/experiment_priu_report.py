@@ -62,7 +62,7 @@ def report_single(
             {name: row[name] for name in _BEYOND} for row in tables.updates if not row["counts"]
         ],
     }
-    return _written(pieces.root, summary, COLUMNS, rows, figures)
+    return written_report(pieces.root, summary, COLUMNS, rows, figures)
 
 
 _BEYOND = ("set", "preset", "leaving", "rate", "method", "kind", "distance_share", "bound")
@@ -87,7 +87,7 @@ def report_repeated(
         "table1": set_facts(found.measured),
         "not_applicable": lacking,
     }
-    return _written(pieces.root, summary, REPEATED_COLUMNS, tables, figures)
+    return written_report(pieces.root, summary, REPEATED_COLUMNS, tables, figures)
 
 
 def _head(
@@ -110,13 +110,14 @@ def _head(
     }
 
 
-def _written(
+def written_report(
     root: Path,
     summary: dict[str, Any],
     columns: Mapping[str, Mapping[str, str]],
     rows: Mapping[str, Sequence[Row]],
     figures: list[str],
 ) -> dict[str, Any]:
+    """Write an experiment's tables, README.md and summary.json; return it, with the ``folder``."""
     for name, documented in columns.items():
         write_table(root / f"{name}.csv", list(documented), rows[name])
     files.write_whole(root / "README.md", _explained(summary, columns, figures).encode())
@@ -134,7 +135,7 @@ def _explained(
         "",
         FILES,
         "",
-        *(f"- {name}: {text}" for name, text in MEASURING.items()),
+        *(f"- {name}: {text}" for name, text in summary["measuring"].items()),
         "",
         "## Answers",
     ]

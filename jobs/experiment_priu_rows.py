@@ -32,7 +32,7 @@ from .sparse_importing import SPARSE_GENERATORS
 DATA = "rows"
 """Name of the data set in a study's workspace."""
 BLOCK_ROWS = 16_384
-_SUBSET, _LEAVING = 1, 2
+_SUBSET, _LEAVING, SUBSETS = 1, 2, 3
 """Keep the draws of one seed apart."""
 
 
@@ -47,6 +47,8 @@ class Origin:
     """So many of them; None: all."""
     note: str
     """``complete``, or ``partial: ...`` or ``stand-in: ...`` and how they differ from the paper's."""
+    copies: int = 1
+    """How often every row is there, as units of their own."""
 
     @property
     def sparse(self) -> bool:
@@ -86,6 +88,8 @@ def describe(origin: Origin, rows: int, features: int) -> str:
     """Return whether a set is complete, partial or a stand-in, now that its rows are known."""
     if not origin.files:
         return origin.note
+    if origin.copies > 1:
+        return f"{origin.copies} copies of {origin.note}: {rows:,} rows, {features} features"
     # The paper counts features after an encoding of its own: they are told, and decide nothing.
     if rows == origin.source.rows:
         return f"complete: {origin.note}, {rows:,} rows, {features} features"
@@ -107,7 +111,7 @@ def asked_rows(
     if study.leaving != DIRTY and fitting:
         return _import(origin, settings), None
     path = folder / "rows.parquet"
-    source = _opened(origin, settings)
+    source = opened_rows(origin, settings)
     if not path.is_file():
         _write(path, source, _Cut.of(study, source, origin, settings))
     asked = {**_EMPTY, "kind": "import", "files": [str(path)], "format": "parquet"}
@@ -138,8 +142,8 @@ def _import(origin: Origin, settings: Settings) -> dict[str, Any]:
     return {**asked, "files": files, "random_features": source.random_features}
 
 
-def _opened(origin: Origin, settings: Settings) -> RowSource:
-    """The rows as a stream."""
+def opened_rows(origin: Origin, settings: Settings) -> RowSource:
+    """Return the rows as a stream, each once."""
     source = origin.source
     if not origin.files:
         assert source.like is not None and origin.rows is not None
@@ -193,7 +197,7 @@ class _Cut:
         total = source.expected_rows or _counted(source)
         taken = np.ones(total, np.bool_)
         if origin.rows is not None and origin.rows < total:
-            draw = _random(study, settings, _SUBSET)
+            draw = stream(study, settings, _SUBSET)
             taken[:] = False
             taken[draw.choice(total, origin.rows, replace=False)] = True
         dirty = np.zeros(total, np.bool_)
@@ -241,18 +245,18 @@ def leaving_units(study: Study, settings: Settings, rows: int, rate: float) -> N
 def training_order(study: Study, settings: Settings, rows: int) -> NDArray[np.int64]:
     """Return all training units in a random order."""
     units = np.arange(rows, dtype=np.int64)
-    training = units[~held_out(units, _split(settings))]
-    return _random(study, settings, _LEAVING).permutation(training)
+    training = units[~held_out(units, split_of(settings))]
+    return stream(study, settings, _LEAVING).permutation(training)
 
 
-def _random(study: Study, settings: Settings, purpose: int) -> np.random.Generator:
-    """The same for all settings and presets of a data set."""
+def stream(study: Study, settings: Settings, purpose: int) -> np.random.Generator:
+    """Return random numbers for a purpose: the same for all settings and presets of a data set."""
     data = crc32(SETS[study.data_set].data.encode())
     return np.random.default_rng([settings.seed % 2**64, data, purpose])
 
 
-def _split(settings: Settings) -> RegressionSettings:
-    """As much as tells training rows from validation rows."""
+def split_of(settings: Settings) -> RegressionSettings:
+    """Return as much of a regression's settings as tells training rows from validation rows."""
     return RegressionSettings(
         Loss.LINEAR, 1.0, 0.0, 1, 1, settings.seed, 1, VALIDATION, NO_PROVENANCE, "float64", 1
     )

@@ -52,6 +52,8 @@ class Settings:
     rate: float = 0.001
     """Share of the training rows in each subset of repeated deletions."""
     subsets: int = 10
+    sequential: bool = True
+    """Whether a subset leaves what the last one left; else each leaves the first models."""
 
     def check(self) -> None:
         """Raise UsageError for what can't be run."""
@@ -71,6 +73,9 @@ class Settings:
     def identity(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""
         found = {**asdict(self), "validation": VALIDATION}
+        if self.sequential:
+            # As it always was: folders from before there was a choice can be gone on with.
+            del found["sequential"]
         return {**found, "kinds": list(self.kinds), "methods": list(self.methods)}
 
 

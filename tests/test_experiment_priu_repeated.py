@@ -53,3 +53,14 @@ def test_repeated_goes_on(repeated: Path) -> None:
     given = (*BASE, "--kinds", "exact,averaged", "--set", "higgs-extended", "--subsets", 3)
     assert run(arguments("priu-repeated", repeated, *given, "--rate", 0.02)) == 0
     assert stamps == {p.name: p.stat().st_mtime_ns for p in (repeated / "pieces").iterdir()}
+
+
+def test_each_from_the_first_models(tmp_path: Path) -> None:
+    """Nothing adds up but the seconds: every subset is its own share, and is near its own BaseL."""
+    given = (*BASE, "--kinds", "exact", "--methods", "delta", "--set", "higgs-extended")
+    more = ("--subsets", 2, "--rate", 0.02, "--from-first")
+    assert run(arguments("priu-repeated", tmp_path / "out", *given, *more)) == 0
+    mine = [r for r in rows_of(tmp_path / "out" / "repeated.csv") if r["method"] == "delta"]
+    assert [float(r["rate"]) for r in mine] == pytest.approx([0.02, 0.02], abs=0.002)
+    assert all(float(r["distance_share"]) < 0.02 for r in mine)
+    assert float(mine[1]["cumulative_seconds"]) > float(mine[1]["seconds"])
