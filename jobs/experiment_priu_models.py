@@ -116,7 +116,7 @@ def make_rows(
 ) -> dict[str, Any]:
     """Import or generate the rows; return what they are."""
     if ws.ledger.row("SELECT name FROM data_sets WHERE name = ?", DATA) is None:
-        update(f"{study.folder}: rows")
+        update(f"{study.folder}: data set")
         asked, file = asked_rows(study, origin, settings, ws.root.parent)
         asked["copies"] = origin.copies
         clock = Clock(update, study.folder)
