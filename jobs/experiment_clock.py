@@ -9,7 +9,7 @@ from time import monotonic
 from .console import Update
 
 _COUNTED = re.compile(r"(\d+) of (\d+)")
-_LEFT = re.compile(r", [^,]+ left$")
+_LEFT = re.compile(r", [^,:]+ left")
 SECONDS = 60.0
 """Between two lines about one step, where progress goes to no terminal."""
 

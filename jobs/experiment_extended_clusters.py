@@ -8,8 +8,9 @@ committed: the version is swept. Deletions are exact, so subsets always leave th
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,11 +29,12 @@ from ..storage.versions import digest, load_version, open_version
 from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models
 from .console import Update
 from .experiment_clock import Clock, ending
+from .experiment_extended_models import make_clusterings
 from .experiment_extended_rows import random_subsets
 from .experiment_extended_settings import ExtendedAsked, ExtendedSettings, cluster_piece
 from .experiment_peaks import largest_peak, reset_peaks
-from .experiment_priu_models import Folds, naming
-from .experiment_priu_rows import DATA
+from .experiment_priu_models import Folds, make_rows, naming
+from .experiment_priu_rows import DATA, find_origin
 from .experiment_results import Pieces
 from .experiment_workers import environment
 from .fold import Fold
@@ -44,6 +46,8 @@ from .training import family_of
 from .workspace import Workspace
 
 UPDATE, RETRAIN = "update", "retrain"
+FEW, FEW_CLUSTERS = 1000, 4
+"""Rows and clusters of the models that warm everything up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def measure_clusters(task: ClusterTask, ws: Workspace, folds: Folds, update: Upd
     gathered: Gathered | None = None
     gathering: dict[str, Any] = {}
     with ws.lock("an experiment's deletions") as fence, folds(ws) as fold:
+        update(f"{data}: compiling what the k-means family runs")
+        _compile(task, ws.root.parent / "few", fold)
         warm_up(data_set, fold)
         for done, (number, algorithm, what) in enumerate(todo):
             if number != subset or gathered is None:
@@ -98,6 +104,29 @@ def measure_clusters(task: ClusterTask, ws: Workspace, folds: Folds, update: Upd
             found["wall_seconds"] = perf_counter() - started
             name = cluster_piece(task.asked, algorithm, what, number)
             task.pieces.keep(name, found, environment())
+
+
+def _compile(task: ClusterTask, root: Path, fold: Fold) -> None:
+    """Update and retrain models of a few rows, so that no timing pays for a compiler."""
+    shutil.rmtree(root, ignore_errors=True)
+    study, settings = task.asked.study, replace(task.settings.regression, rows=FEW)
+    with Workspace.create(root) as ws:
+        make_rows(ws, study, settings, find_origin(study, settings, root), _silent)
+        few = replace(task.settings, clusters=min(FEW_CLUSTERS, task.settings.clusters))
+        make_clusterings(ws, few, task.asked, fold, _silent)
+        row, data_set = ws.ledger.open_data_set(DATA, ws.root)
+        units = np.arange(FEW // 100, dtype=np.int64)
+        with ws.lock("a warm-up") as fence:
+            gathered = gather(data_set, units, ws.ledger.salt, fold)
+            for algorithm in task.asked.algorithms:
+                change = Change(ws, fence, fold, _silent, algorithm, row, gathered, DELTA)
+                _update(change)
+                _retrain(change)
+    shutil.rmtree(root)
+
+
+def _silent(what: str, share: float | None = None, /) -> None:
+    """Show nothing."""
 
 
 def _gathered(

@@ -81,7 +81,7 @@ def make_models(
             for preset in asked.presets:
                 kinds[preset], why = _regressions(ws, settings, asked, preset, fold, update)
                 left_out |= why
-            _clusters(ws, settings, asked, fold, update)
+            make_clusterings(ws, settings, asked, fold, update)
         facts = {"data": {**data, **_import_facts(ws)}, "left_out": left_out, "models": _facts(ws)}
     pieces.keep(facts_piece(asked), facts, environment())
     return Made(workspace_of(root, study), data["rows"], kinds)
@@ -114,7 +114,7 @@ def _regressions(
     return tuple(kinds), left_out
 
 
-def _clusters(
+def make_clusterings(
     ws: Workspace, settings: ExtendedSettings, asked: ExtendedAsked, fold: Fold, update: Update
 ) -> None:
     """Train the models of the k-means family; each is named as its algorithm."""

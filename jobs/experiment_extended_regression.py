@@ -116,6 +116,8 @@ class _Subsets:
         self.first: RegressionModel = next(iter(self.models.values()))
         self.aside: dict[str, Path] = {}
         self.excluded: dict[int, NDArray[np.int64]] = {}
+        self.warm: set[str] = set()
+        """Kinds whose rebase was run once."""
 
     def run(self) -> None:
         """Go through the subsets; those whose pieces are there are passed, or updated in silence."""
@@ -244,6 +246,10 @@ class _Subsets:
             outcome = leaver.update(model, DELTA)
         except (JobError, ValueError):
             return None
+        if kind not in self.warm:
+            # No timing pays for a compiler.
+            sweep(self._aside(kind, leaver, outcome).path)
+            self.warm.add(kind)
         taken = _Measured()
         reset_peak()
         with metered() as meter:

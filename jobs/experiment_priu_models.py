@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def study_workspace(
     """Open a study's workspace, or make it; identity: the settings that all in it depends on."""
     _for_these(root, study, identity, origin)
     path = workspace_of(root, study)
-    with Workspace.open(path) if (path / "ledger.sqlite").is_file() else _fresh(path) as ws:
+    there = (path / "ledger.sqlite").is_file()
+    with Workspace.open(path) if there else _fresh(path, identity["seed"]) as ws:
         ws.note_dead_jobs()
         yield ws
 
@@ -105,10 +107,14 @@ def _for_these(root: Path, study: Study, identity: Mapping[str, Any], origin: Or
     write_json(head, asked)
 
 
-def _fresh(path: Path) -> Workspace:
-    """A new workspace; what a killed run had begun of one goes."""
+def _fresh(path: Path, seed: int) -> Workspace:
+    """A new workspace; what a killed run had begun of one goes.
+
+    Its salt follows from the seed, so that rows stand in the same order, and models come out the same,
+    when it is made again for what is still to be measured.
+    """
     shutil.rmtree(path, ignore_errors=True)
-    return Workspace.create(path)
+    return Workspace.create(path, blake2b(f"experiment {seed}".encode(), digest_size=16).digest())
 
 
 def make_rows(

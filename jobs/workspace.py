@@ -37,8 +37,11 @@ class Workspace:
         self._held: Fence | None = None
 
     @classmethod
-    def create(cls, root: Path) -> Self:
-        """Make a workspace in a folder that is new or empty."""
+    def create(cls, root: Path, salt: bytes | None = None) -> Self:
+        """Make a workspace in a folder that is new or empty.
+
+        salt: 16 bytes for what need not be secret and has to come out the same again; else random.
+        """
         root = root.absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UsageError(f"{root} exists and is not an empty folder; name another")
@@ -47,7 +50,7 @@ class Workspace:
             (root / name).mkdir()
         make_fence(root / "fence")
         files.write_new(root / "lock", b" " * HOLDER_BYTES)
-        ledger = Ledger.create(root / "ledger.sqlite", _new_salt())
+        ledger = Ledger.create(root / "ledger.sqlite", _new_salt() if salt is None else salt)
         files.sync_folder(root)
         return cls(root, ledger)
 

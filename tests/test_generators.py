@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,20 @@ def test_mixture_centres_are_spread_and_depend_on_the_seed() -> None:
 def test_a_single_cluster_is_allowed() -> None:
     x, y = read_all(GaussianMixture(20, 1, 1, 0))
     assert x.shape == (20, 1) and not y.any()
+
+
+@pytest.mark.parametrize("rows", [83, 83 * 3 + 1, 83 * 9])
+def test_blocks_made_ahead_come_in_order(rows: int) -> None:
+    """As many as there are, each as it is by itself; whoever stops early leaves no thread behind."""
+    source = GaussianMixture(rows, 50_000, 2, 0)
+    found = list(source.blocks())
+    assert len(found) == source.block_count
+    for index, block in enumerate(found):
+        alone = source.block(index)
+        assert (block.rows == alone.rows).all() and (block.x == alone.x).all()
+    assert source.progress == 1.0
+    before = threading.active_count()
+    blocks = source.blocks()
+    next(blocks)
+    blocks.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
