@@ -39,7 +39,6 @@ from .experiment_workers import environment
 from .regression_arrays import RegressionModel
 from .train_regression import descend_stored
 from .update_outcome import Outcome
-from .update_regression import Outcome
 from .workspace import Workspace
 
 PROBE = 100
