@@ -105,13 +105,18 @@ def _optimised(tables: Tables) -> Answer:
         return _lacking("both priu and priu-opt on one set")
     parts = []
     for mine in cases(numbers):
-        gains = [row["times_faster"] for row in mine]
+        gains = sorted({text_of(row["times_faster"]) for row in mine}, key=float)
         apart = _most(row["score_apart"] for row in mine)
         parts.append(
-            f"{named(mine[0])}: priu-opt takes 1/{text_of(min(gains))} to 1/{text_of(max(gains))} of "
+            f"{named(mine[0])}: priu-opt takes {' to '.join(f'1/{gain}' for gain in _ends(gains))} of "
             f"priu's time, and validates at most {text_of(apart)} apart from BaseL"
         )
     return "; ".join(parts) + ".", numbers
+
+
+def _ends(ascending: list[str]) -> list[str]:
+    """The first and the last, or the only one."""
+    return ascending[:1] + ascending[1:][-1:]
 
 
 def _updates(tables: Tables) -> list[Row]:
@@ -267,7 +272,7 @@ def _influence(tables: Tables) -> Answer:
         f"infl is at least {FAR:g} times as far from BaseL as delta in {len(known) - len(close)} of "
         f"{len(known)} cases, {text_of(_most(r['infl_distance_share'] for r in numbers))} of the change "
         f"away at worst; it takes 1/{text_of(max(speed))} to 1/{text_of(min(speed))} of delta's time."
-        + (f" Not far worse: {where}." if close else " It is far worse everywhere."),
+        + (f" Not far worse: {where}." if close else " It is far worse in each of them."),
         numbers,
     )
 
