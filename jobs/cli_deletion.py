@@ -255,9 +255,10 @@ def scan_(
             f"{len(found['rows_found'])} of {found['rows']} rows found, at {found['matches']} "
             f"places, in {where}"
         )
-    unsure = [f"{len(found['not_searchable'])} rows whose bytes are all alike"] * bool(
-        found["not_searchable"]
-    )
+    unsure = []
+    if count := len(found["not_searchable"]):
+        alike = "whose bytes are all alike, or zeros and ones alone, in some encoding"
+        unsure = [f"{count} rows {alike}"]
     if unsure or found["skipped"]:
         raise JobError(f"nothing found, but not searched: {', '.join(unsure + found['skipped'])}")
 

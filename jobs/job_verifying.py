@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -57,7 +57,11 @@ class Deleted:
 def ranges_before(ws: Workspace, data_sets: Iterable[str]) -> dict[str, Sequence[Range]]:
     """Return what ``Deleted.ranges`` says; call before the commit."""
     wanted = data_sets if verify_setting(ws) == SCAN else ()
-    return {name: tuple(ranges_of(ws, name)) for name in wanted}
+    # By another name: one encoding of a row is one pattern.
+    return {
+        name: tuple(replace(one, model=f"{one.model} before") for one in ranges_of(ws, name))
+        for name in wanted
+    }
 
 
 def verify_setting(ws: Workspace) -> str:
@@ -199,8 +203,8 @@ def _scan(ws: Workspace, job: int, deleted: Deleted, progress: Progress) -> Foun
     if count["rows_not_searched"] or skipped:
         what = (
             f"every file of the workspace but {len(skipped)} searched for the deleted rows, and "
-            f"nothing found; {count['rows_not_searched']} rows are too short or uniform to be told "
-            "from other bytes"
+            f"nothing found; {count['rows_not_searched']} rows look like other bytes in some encoding, "
+            "and were not searched for in that"
         )
         return _told(INCOMPLETE, what, scan=result)
     what = (
@@ -229,7 +233,7 @@ def _too_narrow(x: Rows) -> bool:
 def _unsure(found: Search, part: Rows) -> set[int]:
     """The rows whose bytes could not be searched for in every encoding."""
     short = short_rows(part) if isinstance(part, SparseRows) else []
-    return {*short, *(key for key, _ in found.patterns.undistinctive)}
+    return {*short, *found.not_searchable}
 
 
 def _check_nothing_found(ws: Workspace, job: int, data: str, found: Search) -> None:

@@ -36,6 +36,8 @@ from .sparse_scanning import (
 )
 from .workspace import Workspace
 
+CORNER_FEATURES = 32
+"""Zeros and ones of so many features or more are told from others."""
 KMEANS = (*kmeans_models.ALGORITHMS, *divided_models.ALGORITHMS)
 _CHUNK = re.compile(r"c\.(\d+)(?:\.0)+")
 Rows: TypeAlias = NDArray[np.float32] | SparseRows
@@ -66,9 +68,10 @@ class Search:
     """What a search of the workspace saw, and what it searched for."""
 
     report: ScanReport
-    patterns: PatternSet
     listed: Sequence[tuple[bytes, int, str]]
     """(pattern, row, encoding) of every pattern."""
+    not_searchable: frozenset[int]
+    """Rows that look like any zeros and ones in some encoding, and were not searched for in that."""
     skipped: Sequence[str]
     """What was not read."""
 
@@ -93,11 +96,11 @@ def search(
     former: ranges of models that are no more, by data set. Call with the lock held. UsageError where
     rows are too short to be told from other bytes.
     """
-    listed = [
-        p
-        for name, x in readings.items()
-        for p in _patterns(name, x, [*ranges_of(ws, name), *(former or {}).get(name, ())])
-    ]
+    ranges = {n: [*ranges_of(ws, n), *(former or {}).get(n, ())] for n in readings}
+    listed = [p for name, x in readings.items() for p in _patterns(name, x, ranges[name])]
+    corners = {
+        key for n, x in readings.items() for one in ranges[n] for key in _corner_rows(one, x)
+    }
     patterns = PatternSet(listed)
     live = _LiveTwins(ws, readings.values(), listed)
     # Rows by address come first: they tell which erased rows have a live twin.
@@ -105,7 +108,8 @@ def search(
     report = scan_tree(folders, patterns, is_live=live, on_progress=progress)
     searched = tuple(map(str, live.data_folders))
     skipped = [s for s in report.skipped if not s.startswith(searched)]
-    return Search(report, patterns, listed, skipped)
+    unsure = {*corners, *(key for key, _ in patterns.undistinctive)}
+    return Search(report, listed, frozenset(unsure), skipped)
 
 
 def _read_rows(ws: Workspace, file: Path, names: Sequence[str], format: str) -> dict[str, Rows]:
@@ -161,16 +165,35 @@ def _patterns(data: str, x: Rows, ranges: Iterable[Range]) -> Iterator[tuple[byt
 
 
 def _scaled(one: Range, x: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
-    """Return rows in fixed point, and their numbers.
-
-    A row outside the range that is cut to its ends in all features is left out: what remains tells
-    none of its values, and is found wherever zeros and ones stand.
-    """
+    """Return rows in fixed point, and their numbers, but for those of ``_in_corners``."""
     fixed = Scaling.between(one.lower, one.upper).fixed(x)
-    outside = ((x < one.lower) | (x > one.upper)).any(axis=1)
-    at_ends = ((fixed == 0) | (fixed == ROW_GRID)).all(axis=1)
-    keys = np.flatnonzero(~(outside & at_ends))
+    keys = np.flatnonzero(~_in_corners(fixed, x))
     return keys, fixed[keys]
+
+
+def _in_corners(fixed: NDArray[np.int32], x: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which rows x are at an end of the range in all of a few features, and so tell no value.
+
+    Only zeros and ones are left of them, which are found wherever labels or counts stand. Rows that
+    are zeros and ones themselves are searched for as such anyway.
+    """
+    if x.shape[1] >= CORNER_FEATURES:
+        return np.zeros(len(x), np.bool_)
+    at_ends = ((fixed == 0) | (fixed == ROW_GRID)).all(axis=1)
+    result: NDArray[np.bool_] = at_ends & (fixed / float(ROW_GRID) != x).any(axis=1)
+    return result
+
+
+def _corner_rows(one: Range, x: Rows) -> list[int]:
+    """The rows within a range that are not searched for as its model kept them.
+
+    Those outside it were never kept so.
+    """
+    if isinstance(x, SparseRows):
+        return []
+    within = ((x >= one.lower) & (x <= one.upper)).all(axis=1)
+    fixed = Scaling.between(one.lower, one.upper).fixed(x)
+    return np.flatnonzero(within & _in_corners(fixed, x)).tolist()
 
 
 def ranges_of(ws: Workspace, data: str) -> Iterator[Range]:
@@ -266,7 +289,7 @@ class _LiveTwins:
 
 def _summary(ws: Workspace, found: Search, readings: Mapping[str, Rows]) -> dict[str, Any]:
     """The scan's result as JSON values."""
-    report, patterns = found.report, found.patterns
+    report = found.report
     sparse = [x for x in readings.values() if isinstance(x, SparseRows)]
     short = sorted(set().union(*map(short_rows, sparse)))
     files = sorted({shown_path(ws, m.file) for m in report.matches})
@@ -278,7 +301,7 @@ def _summary(ws: Workspace, found: Search, readings: Mapping[str, Rows]) -> dict
         "files": files,
         "encodings": sorted({m.encoding for m in report.matches}),
         "live_twins": report.live_twins,
-        "not_searchable": sorted({key for key, _ in patterns.undistinctive}),
+        "not_searchable": sorted(found.not_searchable),
         "too_short": short,
         "skipped": [*shown_short(len(short)), *found.skipped],
         "files_scanned": report.files,

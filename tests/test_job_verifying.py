@@ -134,27 +134,56 @@ def test_rows_that_cannot_be_searched_are_told(
     assert receipt(root, cli, "R00000004")["verification"]["outcome"] == "incomplete"
 
 
+def test_a_row_in_a_corner_raises_no_alarm_and_is_told(
+    root: Path, cli: Cli, csv_file: Callable[..., Path]
+) -> None:
+    """The extreme row in every feature is zeros and ones to its model: as labels are, and counts."""
+    cli("settings", "--verify", "scan")
+    x = np.random.default_rng(1).normal(size=(60, 3))
+    x[7] = [9.25, -8.5, 7.75]
+    path = csv_file(np.column_stack([x, np.arange(60) % 2]))
+    cli("data", "import", "u", path, "--format", "csv", "--label", "f3")
+    cli("train", "ku", "--data", "u", *KMEANS[:4], *INLINE)
+    cli("forget", "--data", "u", "--unit", 7)
+    done = cli(*BATCH)["verification"]
+    assert done["outcome"] == "incomplete" and done["scan"]["rows_not_searched"] == 1
+    # Its own bytes were searched for all the same.
+    lost = csv_file(x[[7]], "lost.csv")
+    (root / "ws" / "stray").write_bytes(x[7].astype(np.float32).tobytes())
+    assert cli("scan", "--rows", lost, "--data", "u", code=5)["files"] == ["stray"]
+
+
 def test_a_scan_takes_many_rows_in_parts(
     root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("expunge.jobs.job_verifying.ROWS_AT_ONCE", 3)
     cli("settings", "--verify", "scan")
+    shutil.copytree(root / "ws", root / "kept")
     (root / "ws" / "stray").write_bytes(gone_rows(root)[-1].tobytes())
-    cli(*BATCH, code=5)
-    (root / "ws" / "stray").unlink()
+    assert "bytes of 1 deleted rows" in cli(*BATCH, code=5)
     shutil.rmtree(root / "ws")
+    (root / "kept").rename(root / "ws")
+    done = cli(*BATCH)
+    assert done["verification"]["scan"]["rows"] == done["rows"] > 3
 
 
-def test_what_the_former_model_made_of_a_row_is_searched_for(root: Path, cli: Cli) -> None:
+@pytest.mark.parametrize("former", [True, False])
+def test_what_models_made_of_a_row_is_searched_for(root: Path, cli: Cli, former: bool) -> None:
     """The range of a feature moves with its last row: models to come scale rows otherwise."""
     cli("settings", "--verify", "scan")
     x = visits(root / "again.csv")
     names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
-    outlier = int(np.argmax(x[:, 0]))
-    assert names[outlier] in GONE
-    before = Scaling.between(x.min(axis=0), x.max(axis=0)).fixed(x[[outlier]])
-    (root / "ws" / "stray").write_bytes(before.tobytes())
+    assert names[int(np.argmax(x[:, 0]))] in GONE
+    kept = x if former else x[~np.isin(names, GONE)]
+    row = int(np.flatnonzero(np.isin(names, GONE))[0])
+    fixed = Scaling.between(kept.min(axis=0), kept.max(axis=0)).fixed(x[[row]])
+    (root / "ws" / "stray").write_bytes(fixed.tobytes())
     assert "stray" in cli(*BATCH, code=5)
+    job = cli("job", "list")["jobs"][-1]["id"]
+    assert "still stand" in cli("job", "resume", job, *INLINE, code=5)
+    (root / "ws" / "stray").unlink()
+    cli("job", "resume", job, *INLINE)
+    assert "at 1 places" in receipt(root, cli)["verification"]["what"]
 
 
 @pytest.mark.slow
