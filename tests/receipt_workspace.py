@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import INLINE
+from support import INLINE, Cli
 
 from expunge.jobs.cli import run
+from expunge.jobs.receipt_checks import verify_file
+from expunge.jobs.receipt_page import page
+from expunge.jobs.receipt_schema import check_receipt
 
 PEOPLE = 60
 GONE = ("Person-3", "Person-8")
@@ -77,3 +81,65 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
     for name in path:
         value = value[name]
     return value
+
+
+def prepare_batch(root: Path) -> None:
+    """Make a workspace with two models, a key and two queued requests."""
+    people(root)
+    command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *KMEANS[2:4], *INLINE)
+    command(root, "receipt", "keygen", "--out", root / "public.pem")
+    forget(root, *GONE)
+
+
+def copy_workspace(source: Path, target: Path) -> None:
+    """Copy a workspace and what lies beside it."""
+    shutil.copytree(source / "ws", target / "ws")
+    for name in ("public.pem", "visits.csv"):
+        shutil.copy(source / name, target / name)
+
+
+def checked_receipt(root: Path, cli: Cli, name: str = "R00000001") -> dict[str, Any]:
+    """A receipt, which must be signed, good, and as the schema says."""
+    found: dict[str, Any] = cli("receipt", "show", name)
+    file = root / f"{name}.json"
+    file.write_text(json.dumps(found))
+    checked = verify_file(file, root / "public.pem")
+    assert checked["valid"], checked
+    assert check_receipt(found) is None
+    assert page(found).count("How it was verified") == 1
+    return found
+
+
+def gone_rows(root: Path) -> np.ndarray:
+    """The features of the people who go."""
+    x = visits(root / "again.csv")
+    names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
+    assert np.isin(names, GONE).sum() > 4
+    found: np.ndarray = x[np.isin(names, GONE)]
+    return found
+
+
+def issue(root: Path) -> None:
+    """Make a workspace that has issued two signed receipts, of which one lies beside it."""
+    people(root)
+    command(root, "receipt", "keygen", "--out", root / "public.pem")
+    forget(root, *GONE)
+    command(root, "settings", "--verify", "retrain")
+    assert command(root, "batch", "run", "--yes", *INLINE)["signed"]
+    command(root, "receipt", "show", "R00000001", "--out", root / "receipt.json")
+
+
+def read(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "receipt.json").read_text())
+    return found
+
+
+def problem(root: Path, document: Any, key: Path | None = None) -> str | None:
+    """What ``receipt verify`` says of a document; None where it is good."""
+    file = root / "candidate.json"
+    text = document if isinstance(document, str) else json.dumps(document)
+    file.write_bytes(text.encode())
+    found = verify_file(file, key or root / "public.pem")
+    assert found["valid"] == (found["problem"] is None)
+    problem: str | None = found["problem"]
+    return problem

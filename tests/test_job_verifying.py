@@ -1,30 +1,28 @@
-"""Jobs verify themselves before their receipts: every way, failures, kills, older workspaces."""
+"""Jobs verify themselves before their receipts: every way, and what a failure leaves behind."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from receipt_workspace import GONE, KMEANS, command, forget, people, visits
+from receipt_workspace import (
+    GONE,
+    KMEANS,
+    checked_receipt,
+    copy_workspace,
+    gone_rows,
+    prepare_batch,
+    visits,
+)
 from support import INLINE, Cli
-from test_interrupted import Killed, kill_at
 
 from expunge.jobs import erasure
 from expunge.jobs.fold import InlineFold
 from expunge.jobs.plan import gather
-from expunge.jobs.receipt_checks import verify_file
 from expunge.jobs.receipt_page import page
-from expunge.jobs.receipt_schema import check_receipt
 from expunge.jobs.statements import STANDARD_LIMIT
 from expunge.jobs.workspace import Workspace
 from expunge.pipeline.fixedpoint import Scaling
@@ -38,42 +36,14 @@ BATCH = ("batch", "run", "--yes", *INLINE)
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with two models, a key and two queued requests; every test copies it."""
     root = tmp_path_factory.mktemp("prepared")
-    people(root)
-    command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *KMEANS[2:4], *INLINE)
-    command(root, "receipt", "keygen", "--out", root / "public.pem")
-    forget(root, *GONE)
+    prepare_batch(root)
     return root
 
 
 @pytest.fixture
 def root(prepared: Path, tmp_path: Path) -> Path:
-    for name in ("ws", "public.pem", "visits.csv"):
-        (shutil.copytree if name == "ws" else shutil.copy)(prepared / name, tmp_path / name)
+    copy_workspace(prepared, tmp_path)
     return tmp_path
-
-
-def receipt(root: Path, cli: Cli, name: str = "R00000001") -> dict[str, Any]:
-    """A receipt, which must be signed, good, and as the schema says."""
-    found: dict[str, Any] = cli("receipt", "show", name)
-    file = root / f"{name}.json"
-    file.write_text(json.dumps(found))
-    checked = verify_file(file, root / "public.pem")
-    assert checked["valid"], checked
-    assert check_receipt(found) is None
-    assert page(found).count("How it was verified") == 1
-    return found
-
-
-def gone_rows(root: Path) -> np.ndarray:
-    """The features of the people who go."""
-    x = visits(root / "again.csv")
-    names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
-    assert np.isin(names, GONE).sum() > 4
-    found: np.ndarray = x[np.isin(names, GONE)]
-    return found
-
-
-# ---- every way
 
 
 def test_the_setting_is_kept(root: Path, cli: Cli) -> None:
@@ -92,7 +62,7 @@ def test_models_are_compared_as_asked(
 ) -> None:
     cli("settings", "--verify", how)
     plain = cli(*BATCH)
-    found = receipt(root, cli)["verification"]
+    found = checked_receipt(root, cli)["verification"]
     assert found == plain["verification"]
     assert (found["verify"], found["outcome"]) == (how, outcome)
     assert len(found["models"]) == models and all(m["exact"] for m in found["models"])
@@ -114,7 +84,7 @@ def test_verifying_is_no_part_of_what_a_deletion_touches(root: Path, cli: Cli) -
 def test_a_scan_in_the_job(root: Path, cli: Cli) -> None:
     cli("settings", "--verify", "scan")
     done = cli(*BATCH)
-    found = receipt(root, cli)["verification"]
+    found = checked_receipt(root, cli)["verification"]
     assert found["outcome"] == "passed" and found["scan"]["rows"] == done["rows"]
     assert found["scan"]["bytes"] > 50_000 and found["scan"]["rows_not_searched"] == 0
 
@@ -131,7 +101,7 @@ def test_rows_that_cannot_be_searched_are_told(
     cli("forget", "--data", "zeros", "--unit", 7)
     done = cli(*BATCH)["verification"]
     assert done["outcome"] == "incomplete" and done["scan"]["rows_not_searched"] == 3
-    assert receipt(root, cli, "R00000004")["verification"]["outcome"] == "incomplete"
+    assert checked_receipt(root, cli, "R00000004")["verification"]["outcome"] == "incomplete"
 
 
 def test_a_row_in_a_corner_raises_no_alarm_and_is_told(
@@ -183,14 +153,14 @@ def test_what_models_made_of_a_row_is_searched_for(root: Path, cli: Cli, former:
     assert "still stand" in cli("job", "resume", job, *INLINE, code=5)
     (root / "ws" / "stray").unlink()
     cli("job", "resume", job, *INLINE)
-    assert "at 1 places" in receipt(root, cli)["verification"]["what"]
+    assert "at 1 places" in checked_receipt(root, cli)["verification"]["what"]
 
 
 @pytest.mark.slow
 def test_retrains_on_local_workers(root: Path, cli: Cli) -> None:
     cli("settings", "--verify", "retrain")
     cli("batch", "run", "--yes", "--cluster", "local", "--workers", 2)
-    assert receipt(root, cli)["verification"]["outcome"] == "passed"
+    assert checked_receipt(root, cli)["verification"]["outcome"] == "passed"
     assert not list((root / "ws" / "spill").iterdir())
 
 
@@ -209,7 +179,7 @@ def test_sparse_rows_are_scanned_for(root: Path, cli: Cli) -> None:
     shutil.rmtree(root / "ws")
     (root / "kept").rename(root / "ws")
     assert cli(*BATCH)["verification"]["scan"]["rows"] > 2
-    assert receipt(root, cli, "R00000003")["data"] == "news"
+    assert checked_receipt(root, cli, "R00000003")["data"] == "news"
 
 
 @pytest.mark.slow
@@ -218,7 +188,7 @@ def test_approximate_models_are_compared_by_distance(root: Path, cli: Cli) -> No
     given = ("-p", "iterations=60", "-p", "batch_size=100", "-p", "provenance=exact")
     cli("train", "lg", "--data", "t", "--algorithm", "logistic", *given, *INLINE)
     cli(*BATCH)
-    found = receipt(root, cli)
+    found = checked_receipt(root, cli)
     (compared,) = (m for m in found["verification"]["models"] if m["model"] == "lg")
     assert compared["against"] == "basel" and compared["distance"] <= 10 * compared["estimate"]
     assert "residual" in found["statement"] and STANDARD_LIMIT in found["limits"]
@@ -269,7 +239,7 @@ def test_a_failed_retrain_keeps_the_receipts_back(
     cli("job", "resume", job["id"], *INLINE, code=5)
     flip()
     cli("job", "resume", job["id"], *INLINE)
-    found = receipt(root, cli)["verification"]
+    found = checked_receipt(root, cli)["verification"]
     assert found["outcome"] == "passed" and len(found["earlier_failures"]) == 2
     assert cli("job", "show", job["id"])["report"].get("verification_failures") is None
 
@@ -286,7 +256,7 @@ def test_a_failure_cannot_be_hidden_by_another_setting(
         cli(*BATCH, code=5)
     cli("settings", "--verify", "none")
     cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
-    found = receipt(root, cli)["verification"]
+    found = checked_receipt(root, cli)["verification"]
     assert found["verify"] == "none" and found["outcome"] == "not done"
     (failure,) = found["earlier_failures"]
     assert failure["verify"] == "retrain" and "model km is wrong" in failure["problem"]
@@ -311,7 +281,7 @@ def test_a_failed_scan_remembers_where(root: Path, cli: Cli) -> None:
     assert "still stand at 1 of the 2 places" in cli("job", "resume", job, *INLINE, code=5)
     other.unlink()
     cli("job", "resume", job, *INLINE)
-    found = receipt(root, cli)["verification"]
+    found = checked_receipt(root, cli)["verification"]
     assert found["outcome"] == "not done" and found["what"].startswith("not scanned: resumed")
     assert "at 2 places" in found["what"] and len(found["earlier_failures"]) == 2
     nothing_personal(root)
@@ -324,197 +294,9 @@ def test_a_failed_read_back_is_evidence_too(
         patch.setattr("expunge.jobs.erasure.erase_slots", lambda *_: None)
         cli(*BATCH, code=5)
     cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
-    (failure,) = receipt(root, cli)["verification"]["earlier_failures"]
+    (failure,) = checked_receipt(root, cli)["verification"]["earlier_failures"]
     assert failure["verify"] == "read back" and "still hold data" in failure["problem"]
     assert str(root) not in failure["problem"]
-
-
-# ---- kills
-
-
-@pytest.mark.parametrize(
-    ("step", "when", "outcome"),
-    [
-        ("gather", "after", "passed"),
-        ("commit", "before", "passed"),
-        ("commit", "after", "not done"),
-        ("erase", "after", "not done"),
-        ("verify", "before", "not done"),
-        ("verify", "after", "not done"),
-        ("receipt", "before", "not done"),
-    ],
-)
-def test_a_resumed_job_does_not_claim_a_scan(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, step: str, when: str, outcome: str
-) -> None:
-    cli("settings", "--verify", "scan")
-    with monkeypatch.context() as patch:
-        kill_at(patch, step, when)
-        with pytest.raises(Killed):
-            cli(*BATCH)
-    job = cli("job", "list")["jobs"][-1]["id"]
-    assert cli("receipt", "list")["receipts"] == []
-    cli("job", "resume", job, *INLINE)
-    found = receipt(root, cli)["verification"]
-    assert found["outcome"] == outcome
-    assert found["what"].startswith("not scanned: resumed") == (outcome == "not done")
-    assert len(cli("receipt", "list")["receipts"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("place", "calls"),
-    [
-        ("receipts.signer_of", 0),
-        ("signing.Signer.sign", 1),
-        ("ledger.Ledger.end_job", 0),
-        ("erasure.issue", 1),
-    ],
-)
-def test_kills_while_receipts_are_issued(root: Path, cli: Cli, place: str, calls: int) -> None:
-    """kill -9 inside the receipts' transaction, and after it: every receipt once, and signed."""
-    module, _, name = place.partition(".")
-    script = (
-        "import importlib, os, signal, sys\n"
-        f"owner = importlib.import_module('expunge.jobs.{module}')\n"
-        f"*path, name = {name!r}.split('.')\n"
-        "for part in path:\n"
-        "    owner = getattr(owner, part)\n"
-        "real, left = getattr(owner, name), [int(sys.argv[1])]\n"
-        "def die(*given):\n"
-        "    if name == 'issue':\n"
-        "        real(*given)\n"
-        "        left[0] = 0\n"
-        "    if not left[0]:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    left[0] -= 1\n"
-        "    return real(*given)\n"
-        "setattr(owner, name, die)\n"
-        "from expunge.jobs.cli import run; sys.exit(run(sys.argv[2:]))"
-    )
-    given = [sys.executable, "-c", script, str(calls), "-w", str(root / "ws"), *BATCH]
-    done = subprocess.run(given, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    issued = cli("receipt", "list")["receipts"]
-    if name == "issue":
-        assert len(issued) == 2 and cli("job", "list")["jobs"][-1]["state"] == "done"
-    else:
-        assert issued == []
-        cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
-    key = cli("receipt", "list")["receipts"][0]["key"]
-    assert [r["key"] for r in cli("receipt", "list")["receipts"]] == [key, key] and key
-    for number in ("R00000001", "R00000002"):
-        receipt(root, cli, number)
-    assert cli(*BATCH)["job"] is None
-
-
-def test_a_key_lost_before_the_receipts_holds_them_back(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        kill_at(patch, "verify", "before")
-        with pytest.raises(Killed):
-            cli(*BATCH)
-    path = root / "ws" / "keys" / "receipts.key"
-    path.rename(root / "key")
-    job = cli("job", "list")["jobs"][-1]["id"]
-    error = cli("job", "resume", job, *INLINE, code=1)
-    assert "is missing" in error and f"expunge job resume {job} finishes it" in error
-    assert cli("receipt", "list")["receipts"] == []
-    (root / "key").rename(path)
-    cli("job", "resume", job, *INLINE)
-    receipt(root, cli)
-
-
-def test_a_killed_keygen_lets_nothing_go_unsigned(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the new key's file and the ledger's word of it, no job signs and none goes unsigned."""
-    with monkeypatch.context() as patch:
-        real = os.replace
-
-        def replace_and_die(source: Path, target: Path) -> None:
-            real(source, target)
-            if str(target).endswith("receipts.key"):
-                raise Killed
-
-        patch.setattr("expunge.jobs.signing.os.replace", replace_and_die)
-        with pytest.raises(Killed):
-            cli("receipt", "keygen", "--replace")
-    assert "keygen --replace" in cli(*BATCH, code=1)
-    made = cli("receipt", "keygen", "--replace")
-    assert not list((root / "ws" / "keys").glob("*.partial"))
-    cli(*BATCH)
-    assert cli("receipt", "list")["receipts"][0]["key"] == made["key"]
-
-
-# ---- older workspaces
-
-
-def make_old(root: Path) -> None:
-    """Turn a workspace's ledger into what the program made before receipts were signed."""
-    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
-    connection.executescript(
-        "DROP TABLE receipt_parts;"
-        "ALTER TABLE requests DROP COLUMN rows;"
-        "ALTER TABLE versions DROP COLUMN metadata;"
-        "DELETE FROM meta WHERE key NOT IN ('schema_version', 'salt');"
-        "UPDATE meta SET value = '1' WHERE key = 'schema_version';"
-    )
-    for name, body in connection.execute("SELECT id, body FROM receipts").fetchall():
-        kept = {n: v for n, v in json.loads(body).items() if n not in ("rows", "signature")}
-        connection.execute("UPDATE receipts SET body = ? WHERE id = ?", (json.dumps(kept), name))
-    for job, text in connection.execute("SELECT id, report FROM jobs").fetchall():
-        kept = {n: v for n, v in json.loads(text).items() if n != "verification"}
-        connection.execute("UPDATE jobs SET report = ? WHERE id = ?", (json.dumps(kept), job))
-    connection.close()
-    shutil.rmtree(root / "ws" / "keys")
-
-
-def test_an_older_workspace_is_brought_up_to_date(root: Path, cli: Cli) -> None:
-    cli(*BATCH)
-    make_old(root)
-    forget(root, "Person-11")
-    old = cli("receipt", "show", "R00000001")
-    assert old["schema"] == 1 and "signature" not in old and old["job"]["models"][0]["digest"]
-    assert "bit for bit" in old["statement"] and old["job"]["steps"]
-    assert "not signed" in page(old)
-    file = root / "old.json"
-    file.write_text(json.dumps(old))
-    assert verify_file(file, root / "public.pem")["problem"] == "not signed"
-    assert cli("verify", "km", *INLINE)["exact"]
-    metadata = next((root / "ws/models/km").glob("v*/zarr.json"))
-    kept = metadata.read_text()
-    metadata.write_text(kept.replace('"k-means"', '"q-kmeans"'))
-    cli("verify", "km", *INLINE, code=5)
-    metadata.write_text(kept)
-    shutil.copy(root / "public.pem", root / "former.pem")
-    cli("receipt", "keygen", "--out", root / "new.pem")
-    (root / "new.pem").rename(root / "public.pem")
-    cli(*BATCH)
-    assert receipt(root, cli, "R00000003")["rows"] > 0
-    assert [r["rows"] is None for r in cli("receipt", "list")["receipts"]] == [True, True, False]
-
-
-def test_a_job_that_an_older_program_committed_is_finished(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        kill_at(patch, "erase", "before")
-        with pytest.raises(Killed):
-            cli(*BATCH)
-    make_old(root)
-    job = cli("job", "list")["jobs"][-1]["id"]
-    cli("receipt", "keygen", "--out", root / "new.pem")
-    (root / "new.pem").rename(root / "public.pem")
-    cli("job", "resume", job, *INLINE)
-    assert receipt(root, cli)["rows"] is None
-
-
-def test_an_older_workspace_in_use_waits(root: Path, cli: Cli) -> None:
-    with Workspace.open(root / "ws") as ws, ws.lock("something long"):
-        make_old(root)
-        assert "something long" in cli("data", "list", code=75)
-    assert cli("data", "list")["data_sets"]
 
 
 def test_the_lock_is_held_once(root: Path) -> None:

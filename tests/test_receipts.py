@@ -1,4 +1,4 @@
-"""Signed receipts: keys, verification without a workspace, tampering, pages, older workspaces."""
+"""Signed receipts: keys, verification without a workspace, tampering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from copy import deepcopy
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from receipt_workspace import GONE, at, command, forget, leaves, objects, people
+from receipt_workspace import at, command, forget, issue, leaves, objects, problem, read
 from support import INLINE, Cli
 
 from expunge.jobs.canonical import canonical
@@ -25,7 +24,7 @@ from expunge.jobs.receipt_checks import verify_file
 from expunge.jobs.receipt_page import page
 from expunge.jobs.receipt_schema import KEYWORDS, check_receipt, receipt_schema
 from expunge.jobs.signing import signed_bytes
-from expunge.jobs.statements import STANDARD_LIMIT, UNSIGNED_LIMIT, limits
+from expunge.jobs.statements import UNSIGNED_LIMIT
 
 
 def public_pem(path: Path, key: Any = None) -> Path:
@@ -39,29 +38,8 @@ def public_pem(path: Path, key: Any = None) -> Path:
 def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a workspace that has issued two signed receipts; tests leave it as it is."""
     root = tmp_path_factory.mktemp("issued")
-    people(root)
-    command(root, "receipt", "keygen", "--out", root / "public.pem")
-    forget(root, *GONE)
-    command(root, "settings", "--verify", "retrain")
-    assert command(root, "batch", "run", "--yes", *INLINE)["signed"]
-    command(root, "receipt", "show", "R00000001", "--out", root / "receipt.json")
+    issue(root)
     return root
-
-
-def read(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / "receipt.json").read_text())
-    return found
-
-
-def problem(root: Path, document: Any, key: Path | None = None) -> str | None:
-    """What ``receipt verify`` says of a document; None where it is good."""
-    file = root / "candidate.json"
-    text = document if isinstance(document, str) else json.dumps(document)
-    file.write_bytes(text.encode())
-    found = verify_file(file, key or root / "public.pem")
-    assert found["valid"] == (found["problem"] is None)
-    problem: str | None = found["problem"]
-    return problem
 
 
 # ---- what is issued
@@ -344,132 +322,3 @@ def test_a_workspace_without_a_key_says_so(
     file.write_text(json.dumps(receipt))
     given = ("receipt", "verify", file, "--public-key", public_pem(tmp_path / "k.pem"))
     assert cli(*given, code=5)["problem"] == "not signed"
-
-
-# ---- pages
-
-
-class Page(HTMLParser):
-    """Reads a page: its tags must match, and it must load and run nothing."""
-
-    EMPTY = ("meta", "br", "hr")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text = ""
-        self.tags: set[str] = set()
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        assert tag not in ("script", "link", "img", "iframe", "object", "base", "form"), tag
-        for name, _ in attrs:
-            assert name in ("lang", "charset", "class", "scope"), name
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] == ["style"]:
-            assert "url(" not in data and "@import" not in data
-        self.text += data
-
-
-def test_the_page_says_it_all_and_loads_nothing(issued: Path, tmp_path: Path) -> None:
-    command(issued, "receipt", "show", "R00000001", "--html", "--out", tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text()
-    assert "http" not in text and text.startswith("<!DOCTYPE html>")
-    found, receipt = Page(text), read(issued)
-    assert {"h1", "h2", "h3", "table", "ul"} <= found.tags
-    model = receipt["job"]["models"][0]
-    for wanted in (
-        receipt["unit_hash"],
-        receipt["data"],
-        receipt["statement"],
-        *receipt["limits"],
-        model["digest"],
-        f"{model['version_before']} destroyed, {model['version']} in its place",
-        "exact",
-        "bit for bit a retrain",
-        receipt["signature"]["key"],
-        receipt["signature"]["value"],
-        *("What was asked", "What was done", "How it was verified", "What is outside"),
-    ):
-        assert wanted in found.text, wanted
-    # The JSON that is printed on it is the receipt that was signed.
-    source = found.text[found.text.index('{\n  "schema"') :]
-    assert problem(issued, source.strip()) is None
-
-
-def test_an_approximate_model_on_the_page() -> None:
-    model = {
-        "model": "m",
-        "data": "t",
-        "algorithm": "logistic",
-        "kind": "exact",
-        "method": "delta",
-        "action": "updated",
-        "reason": "why",
-        "exactness": "approximate",
-        "change": 0.5,
-        "estimate": 0.00123,
-        "share_deleted": 0.25,
-        "retrain_recommended": True,
-        "rows": 8,
-        "version_before": 1,
-        "version": 2,
-        "digest_before": "0",
-        "digest": "1",
-        "rows_before": 9,
-    }
-    receipt = {
-        "schema": 1,
-        "receipt": "R00000001",
-        "request": 1,
-        "data": "t",
-        "unit_hash": "0",
-        "received": "then",
-        "issued": "now",
-        "statement": "done",
-        "job": {
-            "job": 1,
-            "requests": 1,
-            "rows": 1,
-            "cells": 1,
-            "cells_read": 1,
-            "bytes_read": 1,
-            "bytes_written": 1,
-            "started": "a",
-            "committed": "b",
-            "erased": "c",
-            "finished": "d",
-            "models": [model],
-        },
-    }
-    text = Page(page(receipt)).text
-    for wanted in ("approximate", "0.00123", "delta", "25%", "train it anew", "updated: why"):
-        assert wanted in text
-    assert STANDARD_LIMIT in limits([model], True)
-    assert STANDARD_LIMIT not in limits([{**model, "algorithm": "sparse-logistic"}], True)
-
-
-def test_everything_on_the_page_is_escaped(issued: Path) -> None:
-    hostile = "<script>alert('&\"')</script>"
-    receipt = read(issued)
-    for path in leaves(receipt):
-        if isinstance(at(receipt, path), str):
-            at(receipt, path[:-1])[path[-1]] = hostile
-    receipt["job"]["models"][0]["algorithm"] = hostile
-    found = Page(page(receipt))
-    assert found.text.count(hostile) > 20
-
-
-def test_files_are_not_overwritten(issued: Path, cli: Cli) -> None:
-    given = ("-w", issued / "ws", "receipt", "show", "R00000001", "--out")
-    assert "exists" in cli(*given, issued / "receipt.json", code=2)
-    assert "no such folder" in cli(*given, issued / "nowhere" / "receipt.json", code=2)
