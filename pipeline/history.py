@@ -1,7 +1,7 @@
 """What incremental replay remembers of a training, and how training and deletion fill it.
 
 A ``History`` holds every step of a k-means model with each row's label and margin. Deleting rows runs
-``incremental.delete_places`` as far as that goes; where a seed was deleted, a cluster ran empty or the
+``nearby.delete_places`` as far as that goes; where a seed was deleted, a cluster ran empty or the
 chain goes on beyond its old end, the training loop itself goes on from there (``quantized.fit`` with
 remembered answers), so that one and the same code decides what a step is.
 """
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import incremental, quantized
+from . import listed, nearby, quantized
 from .arrays import ArrayPasses
 from .fixedpoint import Extent, Scaling
-from .incremental import BLOCK, Steps
+from .incremental import Steps
 from .limbs import joined, limbs_of
 from .lloyd import Tally
 from .quantized import Centroids, Draw, Record, Settings, Step
@@ -45,7 +45,7 @@ def label_type(n_clusters: int) -> type[np.unsignedinteger]:
 def room(steps: int, rows: int, features: int, n_clusters: int) -> Steps:
     """Return the arrays of a history, unfilled."""
     t, k, d = steps, n_clusters, features
-    blocks = -(-rows // BLOCK)
+    near, spans = listed.list_room(rows)
     return Steps(
         np.zeros((t, k, d), np.int64),
         np.zeros((t, k, d)),
@@ -57,7 +57,13 @@ def room(steps: int, rows: int, features: int, n_clusters: int) -> Steps:
         np.zeros((t, rows), label_type(k)),
         np.zeros((t, rows), np.float32),
         np.zeros((t, k)),
-        np.zeros((t, blocks)),
+        np.zeros((t, near), np.uint16),
+        np.zeros((t, near), np.float32),
+        np.zeros((t, near), label_type(k)),
+        np.zeros((t, spans), np.int64),
+        np.zeros((t, spans), np.int64),
+        np.zeros(t),
+        np.zeros((t, k, d), np.int64),
         np.zeros(t),
         np.zeros(k, np.int64),
         np.zeros(d, np.float32),
@@ -154,7 +160,7 @@ class _Passes:
             return self._rows.assign(scaling, centroids, present)
         tally = self._rows.label(scaling, centroids, m.labels[t], m.margins[t])
         m.quantized[t], m.sizes[t], m.sums[t] = centroids, tally.sizes, tally.sums
-        incremental.settle(m, t)
+        listed.start_anew(t, m)
         return tally
 
 
@@ -232,7 +238,7 @@ class History:
         self._todo, self._record = REFIT, None
         self._live -= len(removed)
         self._threshold = self._settings.small_below(self._live)
-        todo, first, looked_at, passes = incremental.delete_places(
+        todo, first, looked_at, passes = nearby.delete_places(
             m,
             self._rows.x,
             self._fixed,

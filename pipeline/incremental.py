@@ -1,4 +1,4 @@
-"""Incremental replay: exact deletion in time proportional to what changes.
+"""Incremental replay: exact deletion in time proportional to what changes; what it keeps and bounds.
 
 Where a step's centroids move, only rows near a boundary can change their cluster. So every step keeps
 each row's label and margin: the distance to the second-nearest centroid less that to the nearest.
@@ -6,7 +6,8 @@ If centroid j moves by s_j, a row labelled l keeps its label while its margin ex
 largest s of another, by the triangle inequality (Hamerly 2010, "Making k-means even faster"). Margins
 are not rewritten: what centroids moved since accumulates in a credit per step and cluster, and a row
 is looked at again once its margin plus the credit at its writing is used up. Rows are looked at in
-integers, so labels, sums and the loss are those of a pass over all rows.
+integers, so labels, sums and the loss are those of a pass over all rows. ``nearby`` runs the steps
+of a model in memory, ``stored_replay`` those of one on disk.
 
 Everything here rounds to the safe side: margins down, credits up. ``pipeline/README.md`` has the
 proof.
@@ -20,23 +21,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
-from .removal import CONTINUE, DONE, close_step, prepare, take_out
+from .lloyd import relative_error, rounded_down
+from .removal import take_out
 
 LONG = 128
 """Features of the shortest rows that are worth a rough look first."""
-BLOCK = 64
-"""Rows that share one lower bound of their margins."""
 _UP = 1.0 + 2.0**-48
 """Sums of a few float64 terms are at most this factor too small."""
-PASS_SHARE = 6
-"""A step in which more than one row in so many is looked at takes a pass over all of them."""
 
 
 class Steps(NamedTuple):
     """What replay keeps of every step (t), in arrays that are changed in place.
 
-    k clusters, d features, n rows, nb blocks of BLOCK rows.
+    k clusters, d features, n rows, l rows that a list has room for, s spans (``listed``).
     """
 
     quantized: NDArray[np.int64]
@@ -56,11 +53,23 @@ class Steps(NamedTuple):
     labels: NDArray[Any]
     """(t, n) each row's nearest centroid."""
     margins: NDArray[np.float32]
-    """(t, n) margin and credit at its writing, in 2^-24; infinite for rows that are gone."""
+    """(t, n) margin and credit at its writing, in 2^-24; infinite for rows that are gone. Of rows
+    that are not listed: under the centroids ``listed_at``."""
     credit: NDArray[np.float64]
     """(t, k) by how much margins may have shrunk, in 2^-24."""
-    least: NDArray[np.float64]
-    """(t, nb) the least of margin less credit in a block, and ``drift`` at its writing."""
+    near: NDArray[np.uint16]
+    """(t, l) rows that may soon change cluster: places in their span, ascending."""
+    until: NDArray[np.float32]
+    """(t, l) the drift at which each is to be looked at, in 2^-24."""
+    own: NDArray[Any]
+    """(t, l) their labels."""
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    """(t, s) where the list has a span's rows."""
+    reach: NDArray[np.float64]
+    """(t,) by how much the margins of rows that are not listed may shrink, in 2^-24."""
+    listed_at: NDArray[np.int64]
+    """(t, k, d) the centroids when the list was made, in 2^-23."""
     drift: NDArray[np.float64]
     """(t,) the sum of each move's largest credit."""
     seeds: NDArray[np.int64]
@@ -134,8 +143,11 @@ def _move(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[
 
 
 @njit(cache=True)
-def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
-    """Add to each cluster's credit how far its centroid and the farthest other one moved."""
+def shrinkage(moved, shrink):  # type: ignore[no-untyped-def]
+    """Fill shrink (k,): by how much each cluster's margins shrink at most where centroids moved so far.
+
+    How far the cluster's own centroid moved, and the farthest other one. Returns the largest.
+    """
     first, second, at = 0.0, 0.0, -1
     for j in range(moved.size):
         if moved[j] > first:
@@ -144,10 +156,32 @@ def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
             second = moved[j]
     largest = 0.0
     for j in range(moved.size):
-        step = (moved[j] + (second if j == at else first)) * _UP
-        m.credit[t, j] = (m.credit[t, j] + step) * _UP
-        largest = max(largest, step)
+        shrink[j] = (moved[j] + (second if j == at else first)) * _UP
+        largest = max(largest, shrink[j])
+    return largest
+
+
+@njit(cache=True)
+def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
+    """Add to each cluster's credit by how much its margins shrink."""
+    shrink = np.empty(moved.size)
+    largest = shrinkage(moved, shrink)
+    for j in range(moved.size):
+        m.credit[t, j] = (m.credit[t, j] + shrink[j]) * _UP
     m.drift[t] = (m.drift[t] + largest) * _UP
+
+
+@njit(cache=True)
+def net_shrinkage(t, m, shrink):  # type: ignore[no-untyped-def]
+    """Fill shrink (k,) as ``shrinkage`` for where step t's centroids are now from ``listed_at``."""
+    net = np.empty(shrink.size)
+    for j in range(net.size):
+        square = np.int64(0)
+        for f in range(m.quantized.shape[2]):
+            step = m.quantized[t, j, f] - m.listed_at[t, j, f]
+            square += step * step
+        net[j] = 2.0 * np.sqrt(np.float64(square)) * _UP
+    return shrinkage(net, shrink)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
@@ -180,7 +214,7 @@ def _rule_out(row, centres, far):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _look_again(row, centres, label, credit, far):  # type: ignore[no-untyped-def]
+def look_exactly(row, centres, label, credit, far):  # type: ignore[no-untyped-def]
     """Return the nearest centre of a row in integers, and its margin with the centre's credit.
 
     row (d,) and centres (k, d) int32 in 2^-24; of equals the lowest. far (k,): room for marks.
@@ -205,7 +239,7 @@ def _look_again(row, centres, label, credit, far):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True)
-def _change_cluster(row, old, new, sizes, sums, dirty):  # type: ignore[no-untyped-def]
+def change_cluster(row, old, new, sizes, sums, dirty):  # type: ignore[no-untyped-def]
     """Count a row for another cluster."""
     sizes[old] -= 1
     sizes[new] += 1
@@ -223,10 +257,10 @@ def look_at(row, i, labels, margins, centres, credit, far, sizes, sums, dirty): 
     row (d,) and centres (k, d) int32 in 2^-24; sizes, sums and dirty follow; far (k,): room for marks.
     """
     old = np.int64(labels[i])
-    new, margins[i] = _look_again(row, centres, old, credit, far)
+    new, margins[i] = look_exactly(row, centres, old, credit, far)
     if new != old:
         labels[i] = new
-        _change_cluster(row, old, new, sizes, sums, dirty)
+        change_cluster(row, old, new, sizes, sums, dirty)
 
 
 @njit(cache=True, inline="always")
@@ -239,63 +273,6 @@ def least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no-
         least = least + drift
         least -= (abs(least) + drift) * 2.0**-48
     return least
-
-
-@njit(cache=True)
-def _look_near(t, fixed, m, centres, dirty, most):  # type: ignore[no-untyped-def]
-    """Look again at the rows of step t that may have changed cluster; return how many they are.
-
-    Stops once there were ``most``: a pass over all rows is cheaper then. Rows are found some ahead
-    of being looked at, so that the memory has time to bring them.
-    """
-    labels, margins, least = m.labels[t], m.margins[t], m.least[t]
-    credit, drift = m.credit[t], m.drift[t]
-    far = np.empty(dirty.size, np.bool_)
-    waiting, blocks = np.empty(2 * BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    waiting_count, block_count, seen = 0, 0, 0
-    for b in range(least.size):
-        if least[b] <= drift:
-            for i in range(b * BLOCK, min((b + 1) * BLOCK, labels.size)):
-                if margins[i] <= credit[labels[i]]:
-                    prefetch_row(fixed, i)
-                    waiting[waiting_count] = i
-                    waiting_count += 1
-            blocks[block_count] = b
-            block_count += 1
-        if waiting_count >= BLOCK or block_count == BLOCK or b == least.size - 1:
-            for i in waiting[:waiting_count]:
-                tally = m.sizes[t], m.sums[t], dirty
-                look_at(fixed[i], i, labels, margins, centres, credit, far, *tally)
-            for done in blocks[:block_count]:
-                start, stop = done * BLOCK, min((done + 1) * BLOCK, labels.size)
-                least[done] = least_left(labels, margins, credit, drift, start, stop)
-            seen += waiting_count
-            waiting_count, block_count = 0, 0
-            if seen > most:
-                return seen
-    return seen
-
-
-@njit(cache=True)
-def settle(m, t):  # type: ignore[no-untyped-def]
-    """Start step t's credits and lower bounds anew, after ``lloyd.assign_rows``."""
-    m.credit[t] = 0.0
-    m.drift[t] = 0.0
-    labels, margins, credit = m.labels[t], m.margins[t], m.credit[t]
-    for b in range(m.least.shape[1]):
-        start, stop = b * BLOCK, min((b + 1) * BLOCK, labels.size)
-        m.least[t, b] = least_left(labels, margins, credit, 0.0, start, stop)
-
-
-@njit(cache=True)
-def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
-    m.sizes[t] = 0
-    m.sums[t] = 0
-    none = np.empty(0)
-    tally = m.labels[t], m.margins[t], m.sizes[t], m.sums[t]
-    limit = relative_error(fixed.shape[1])
-    assign_rows(fixed, units, none, none, m.quantized[t] * 2, limit, *tally)
-    settle(m, t)
 
 
 @njit(cache=True)
@@ -316,61 +293,3 @@ def open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):  # type: 
     if moved.max() > 0.0:
         _raise_credit(t, m, moved)
     return True
-
-
-@njit(cache=True, nogil=True)
-def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
-    """Take the rows at ``removed`` places out of the model, and overwrite them with zeros.
-
-    x (n, d) float32 and fixed (n, d) int32: the rows; units (n,): -1 for holes. threshold: below so
-    many rows a cluster is small; ``before`` the deletion. Goes as far as no race and no new step is
-    needed, and returns (what is still to be done, first step that differs or -1, rows looked at,
-    passes over all rows); ``m.state`` holds how many steps hold, and how many there were.
-    """
-    for i in removed:
-        units[i] = -1
-    m.state[0] = 0
-    found = (prepare(m, x, fixed, removed), 0, 0, 0)
-    if found[0] == DONE:
-        found = _replay(m, fixed, units, removed, spacing, before, threshold, max_iter)
-    for i in removed:
-        x[i] = 0.0
-        fixed[i] = 0
-        if found[0] != DONE:
-            m.labels[:, i] = 0
-    return found
-
-
-@njit(cache=True)
-def _follow(t, fixed, units, m, dirty):  # type: ignore[no-untyped-def]
-    """Bring step t's rows up to its moved centroids; return (rows looked at, passes over all)."""
-    centres = (m.quantized[t] * 2).astype(np.int32)
-    most = fixed.shape[0] // PASS_SHARE
-    seen = _look_near(t, fixed, m, centres, dirty, most)
-    if seen <= most:
-        return seen, 0
-    _pass_over(t, fixed, units, m)
-    dirty[:] = True
-    return seen, 1
-
-
-@njit(cache=True)
-def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
-    """Go through the steps: see ``delete_places``."""
-    k = m.quantized.shape[1]
-    count = m.state[1]
-    dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
-    first, seen, passes = -1, 0, 0
-    for t in range(count):
-        if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
-            return CONTINUE, t if first < 0 else first, seen, passes
-        if moved.max() > 0.0:
-            first = t if first < 0 else first
-            near, whole_pass = _follow(t, fixed, units, m, dirty)
-            seen += near
-            passes += whole_pass
-        if not close_step(t, m, moved, dirty, threshold, before):
-            return DONE, t + 1 if first < 0 and t + 1 < count else first, seen, passes
-    if count > max_iter:
-        return DONE, first, seen, passes
-    return CONTINUE, count if first < 0 else first, seen, passes

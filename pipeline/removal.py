@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from .limbs import added, loss_of
+from .listed import unlist
 
 DONE, CONTINUE, RESEED, REFIT = 0, 1, 2, 3
 """What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew."""
@@ -52,6 +53,7 @@ def take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
         m.loss[t, 0], m.loss[t, 1] = high, low
         m.labels[t, i] = 0
         m.margins[t, i] = np.inf
+        unlist(t, m, i)
         dirty[j] = True
 
 

@@ -14,62 +14,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import refit, same
+from replay_checks import (
+    check_steps,
+    compare,
+    held_margins,
+    listed,
+    overlapping,
+    steps_of,
+    true_margins,
+)
+from support import same
 
 from expunge import KMeans, QKMeans
 from expunge.pipeline import clusterers
 from expunge.pipeline.fixedpoint import ROW_GRID
-from expunge.pipeline.history import PER_STEP
-from expunge.pipeline.incremental import BLOCK, Steps
+from expunge.pipeline.incremental import Steps
 from expunge.pipeline.lloyd import relative_error
 
 PIPELINE = Path(clusterers.__file__).parent
-
-
-def steps_of(model: KMeans) -> Steps:
-    """What replay keeps; asking for the record completes what is left to do."""
-    assert model.record_ and model._history
-    return model._history._steps
-
-
-def compare(model: KMeans) -> None:
-    """Fail unless the model is a fit on the rows that are left, in every bit."""
-    kept = model._rows.units >= 0
-    same(model.record_, refit(model._rows.x[kept], model._rows.units[kept], model._settings))
-
-
-def true_margins(model: KMeans, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each live row's label, by int64, and true margin at step t, to 2^-60 of the distance."""
-    fixed = model._rows._fixed[model._rows.units >= 0].astype(np.int64)
-    centres = 2 * steps_of(model).quantized[t]
-    squares = np.stack([((fixed - centre) ** 2).sum(axis=1) for centre in centres], axis=1)
-    labels = squares.argmin(axis=1)
-    ordered = np.sqrt(np.sort(squares, axis=1)[:, :2].astype(np.longdouble))
-    return labels, ordered[:, 1] - ordered[:, 0]
-
-
-def check_steps(model: KMeans) -> None:
-    """Fail unless each step's labels are those of a fresh pass, and no stored bound is too high.
-
-    The rows that a deletion did not look at are among them: they would not have changed.
-    """
-    m = steps_of(model)
-    count, live = int(m.state[1]), model._rows.units >= 0
-    for t in range(count):
-        labels, margins = true_margins(model, t)
-        np.testing.assert_array_equal(m.labels[t][live], labels)
-        held = m.margins[t][live].astype(np.longdouble) - m.credit[t][labels]
-        assert (held <= margins).all()
-        assert np.isposinf(m.margins[t][~live]).all() and not m.labels[t][~live].any()
-        blocks = np.flatnonzero(live) // BLOCK
-        assert (m.least[t][blocks].astype(np.longdouble) - m.drift[t] <= margins).all()
-    for name in PER_STEP:
-        assert not getattr(m, name)[count:].any(), name
-
-
-def overlapping(rows: int, features: int, state: int) -> np.ndarray:
-    rng = np.random.default_rng(state)
-    return (rng.integers(0, 4, (rows, 1)) + rng.normal(0, 0.4, (rows, features))).astype(np.float32)
 
 
 # ----------------------------------------------------------------------- adversarial orders
@@ -78,8 +40,7 @@ def overlapping(rows: int, features: int, state: int) -> np.ndarray:
 def nearest_a_boundary(model: KMeans, _: int) -> int:
     m = steps_of(model)
     t = int(m.state[1]) - 1
-    left = m.margins[t] - m.credit[t][m.labels[t]]
-    return int(model._rows.units[np.argmin(left)])
+    return int(model._rows.units[np.argmin(held_margins(m, t))])
 
 
 def a_seed(model: KMeans, number: int) -> int:
@@ -218,7 +179,12 @@ def test_an_unchanged_deletion_looks_at_no_row_and_makes_no_pass() -> None:
         others = np.arange(2000) != unit
         assert np.array_equal(before.margins[:, others], m.margins[:, others])
         assert np.array_equal(before.labels[:, others], m.labels[:, others])
-        for name in ("quantized", "credit", "drift", "least", "state"):
+        for t in range(int(m.state[1])):
+            (places, old), (kept, new) = listed(before, t), listed(m, t)
+            old = old[places != unit]
+            assert np.array_equal(places[places != unit], kept)
+            assert np.array_equal(before.until[t][old], m.until[t][new])
+        for name in ("quantized", "credit", "drift", "reach", "listed_at", "state"):
             assert np.array_equal(getattr(before, name), getattr(m, name)), name
     assert unchanged >= 80
 
@@ -242,17 +208,21 @@ Tamper = Callable[[Steps, Steps], None]
 
 
 def _inflate_margins(m: Steps, _: Steps) -> None:
-    m.margins[:] *= np.float32(1.5)
-    m.least[:] = np.where(m.least > 0, m.least * 1.5, m.least)
+    left = m.until - m.drift[:, np.newaxis]
+    m.until[:] = m.drift[:, np.newaxis] + np.where(left > 0, 1.5 * left, left)
 
 
-def _forget_credits(m: Steps, _: Steps) -> None:
-    m.credit[:] = 0.0
+def _forget_drift(m: Steps, _: Steps) -> None:
     m.drift[:] = 0.0
 
 
-def _raise_least(m: Steps, _: Steps) -> None:
-    m.least[:] = np.inf
+def _raise_until(m: Steps, _: Steps) -> None:
+    m.until[:] = np.inf
+
+
+def _lose_lists(m: Steps, _: Steps) -> None:
+    m.ends[:] = m.starts
+    m.reach[:] = np.inf
 
 
 def _keep_loss(m: Steps, before: Steps) -> None:
@@ -264,7 +234,16 @@ def _keep_sums(m: Steps, before: Steps) -> None:
 
 
 @pytest.mark.parametrize(
-    "tamper", [None, _inflate_margins, _forget_credits, _raise_least, _keep_loss, _keep_sums]
+    "tamper",
+    [
+        None,
+        _inflate_margins,
+        _forget_drift,
+        _raise_until,
+        _lose_lists,
+        _keep_loss,
+        _keep_sums,
+    ],
 )
 def test_tampering_with_what_is_kept_shows(tamper: Tamper | None) -> None:
     model = KMeans(5, random_state=0, bounds=(0.0, 1.0))

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_checks import steps_of
 from support import refit
-from test_incremental import steps_of
 from test_lloyd import brute_labels, grid_centroids, grid_rows
 
 from expunge import KMeans, QKMeans
-from expunge.pipeline import incremental, limbs
+from expunge.pipeline import incremental, limbs, nearby
 from expunge.pipeline.fixedpoint import CENTROID_GRID, ROW_GRID, exact_loss
 from expunge.pipeline.history import room
+from expunge.pipeline.lanes import LANES
 from expunge.pipeline.limbs import LIMB
 from expunge.pipeline.lloyd import assign_rows, relative_error, rounded_down
 
@@ -88,12 +89,13 @@ def check_margins(fixed: np.ndarray, centroids: np.ndarray) -> None:
     expected = brute_labels(fixed, centroids, np.ones(k, np.bool_))
     credit = np.random.default_rng(n).random(k) * 10.0 ** (n % 12)
     centres, far = (2 * centroids).astype(np.int32), np.empty(k, np.bool_)
+    check_groups(fixed, centroids, expected)
     for i, row in enumerate(fixed):
         if units[i] < 0:
             assert np.isposinf(margins[i])
             continue
         assert labels[i] == expected[i]
-        label, stored = incremental._look_again(row, centres, int(expected[i]), credit, far)
+        label, stored = incremental.look_exactly(row, centres, int(expected[i]), credit, far)
         assert label == expected[i]
         if k == 1:
             assert np.isposinf(margins[i]) and np.isposinf(stored)
@@ -105,6 +107,24 @@ def check_margins(fixed: np.ndarray, centroids: np.ndarray) -> None:
         # Not too low either: what a look leaves is the margin, to float32.
         true = float(root_above(other) - root_above(near))
         assert left >= true - 2.0**-21 * (true + credit[label]) - 1
+
+
+def check_groups(fixed: np.ndarray, centroids: np.ndarray, expected: np.ndarray) -> None:
+    """Labels and margins of rows looked at together, against integers."""
+    if len(centroids) == 1:
+        return
+    group = nearby._group(centroids)
+    found, margins = np.empty(LANES, np.int64), np.empty(LANES)
+    order = np.random.default_rng(1).permutation(len(fixed))
+    for start in range(0, len(order), LANES - 1):
+        places = order[start : start + LANES - 1]
+        nearby.look_at_group(group, fixed, places, found, margins)
+        np.testing.assert_array_equal(found[: len(places)], expected[places])
+        for i, margin in zip(places, margins, strict=False):
+            near, other = least_two(fixed[i], centroids)
+            assert at_most(Fraction(float(margin)), other, near)
+            true = float(root_above(other) - root_above(near))
+            assert margin >= 0.1 * true - 2.0**-21 * float(root_above(other)) - 1
 
 
 @settings(max_examples=500, deadline=None)
@@ -156,13 +176,18 @@ def test_every_deletion_credits_what_its_centroids_moved(epsilon: float) -> None
     credited = 0
     for unit in rng.permutation(1500)[:60].tolist():
         m = steps_of(model)
-        old = [array.copy() for array in (m.quantized, m.credit, m.drift)]
+        old = [array.copy() for array in (m.quantized, m.credit, m.drift, m.listed_at)]
         count = int(m.state[1])
         done = model.delete(unit)
         if done.action == "resumed":
             continue
         m = steps_of(model)
         for t in range(min(count, int(m.state[1]))):
+            if (m.listed_at[t] != old[3][t]).any():
+                # Its list was made after the move: everything starts from these centroids.
+                assert (m.listed_at[t] == m.quantized[t]).all()
+                assert not m.credit[t].any() and not m.drift[t]
+                continue
             gaps = 2 * (m.quantized[t].astype(object) - old[0][t])
             roots = [root_above(int(q)) if q else Fraction(0) for q in (gaps * gaps).sum(axis=1)]
             for j in range(4):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_incremental import check_steps, compare, steps_of
+from replay_checks import check_steps, compare, steps_of
 
 from expunge import KMeans, QKMeans
 

@@ -1,0 +1,231 @@
+"""Incremental replay of a model in memory: the compiled loop over a history's steps.
+
+Where a step's centroids move, its listed rows (``listed``) whose margins are used up are looked at:
+gathered in groups, turned, and weighed in float32 lanes as a pass does. Where float32 can't tell, or
+would lose most of a margin, integers decide. ``README.md`` has the proof.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .incremental import change_cluster, look_exactly, net_shrinkage, open_step
+from .lanes import LANES, TILE, VECTOR, nearest_lanes, turn_rows
+from .listed import SPAN, make_list, start_anew, until_of
+from .lloyd import assign_rows, prefetch_row, relative_error
+from .removal import CONTINUE, DONE, close_step, prepare
+
+CLEAR = 3.0
+"""A gap of two squared distances that is so many times float32's error gives a margin good enough."""
+
+
+class Group(NamedTuple):
+    """Room for rows that are looked at together, and what is found of them."""
+
+    rows: NDArray[np.int32]
+    """(LANES, d)"""
+    turned: NDArray[np.float32]
+    """(d, LANES)"""
+    centres: NDArray[np.int32]
+    """(k, d) in 2^-24."""
+    centres32: NDArray[np.float32]
+    best: NDArray[np.float32]
+    second: NDArray[np.float32]
+    label: NDArray[np.int32]
+    """(LANES,)"""
+    far: NDArray[np.bool_]
+    """(k,) room for marks."""
+    none: NDArray[np.float64]
+    """(k,) credits of 0: margins as they are."""
+
+
+@njit(cache=True)
+def _group(quantized):  # type: ignore[no-untyped-def]
+    """Return room for a group of rows under some centroids (k, d) in 2^-23."""
+    k, d = quantized.shape
+    centres = (quantized * 2).astype(np.int32)
+    return Group(
+        np.zeros((LANES, d), np.int32),
+        np.zeros((d, LANES), np.float32),
+        centres,
+        centres.astype(np.float32),
+        np.empty(LANES, np.float32),
+        np.empty(LANES, np.float32),
+        np.empty(LANES, np.int32),
+        np.empty(k, np.bool_),
+        np.zeros(k),
+    )
+
+
+@njit(cache=True)
+def _weigh(g, count):  # type: ignore[no-untyped-def]
+    """Fill best, second and label of a group's first rows: as ``lloyd.nearest_of_block``."""
+    k, d = g.centres.shape
+    for lane in range(0, count, TILE):
+        if d < TILE:
+            for other in range(lane, lane + TILE):
+                for f in range(d):
+                    g.turned[f, other] = np.float32(g.rows[other, f])
+        else:
+            turn_rows(g.rows.ctypes.data + 4 * lane * d, d, g.turned.ctypes.data + 4 * lane)
+    for lane in range(0, count, VECTOR):
+        shift = 4 * lane
+        nearest_lanes(
+            g.turned.ctypes.data + shift,
+            d,
+            g.centres32.ctypes.data,
+            k,
+            g.best.ctypes.data + shift,
+            g.second.ctypes.data + shift,
+            g.label.ctypes.data + shift,
+        )
+
+
+@njit(cache=True)
+def look_at_group(g, fixed, places, found, margins):  # type: ignore[no-untyped-def]
+    """Find the nearest centre of each row at ``places`` (LANES at most), and a lower bound of its margin.
+
+    fixed (n, d) int32 in 2^-24. found and margins (LANES,): for what is found; margins in 2^-24.
+    """
+    for lane in range(places.size):
+        i = places[lane]
+        for f in range(fixed.shape[1]):
+            g.rows[lane, f] = fixed[i, f]
+    _weigh(g, places.size)
+    tolerance = relative_error(fixed.shape[1])
+    clear = np.float32(CLEAR * tolerance)
+    for lane in range(places.size):
+        best, second = g.best[lane], g.second[lane]
+        if second - best > clear * second:
+            found[lane] = g.label[lane]
+            far = np.sqrt(np.float64(second) * (1.0 - tolerance))
+            near = np.sqrt(np.float64(best) * (1.0 + tolerance))
+            margins[lane] = far - near
+        else:
+            found[lane], margins[lane] = look_exactly(g.rows[lane], g.centres, 0, g.none, g.far)
+
+
+@njit(cache=True)
+def _find_due(t, span, m, places, entries, found):  # type: ignore[no-untyped-def]
+    """Append a span's rows that are to be looked at, and their entries in step t's list.
+
+    found: how many there are already; returns how many then.
+    """
+    near, until, drift = m.near[t], m.until[t], m.drift[t]
+    for e in range(m.starts[t, span], m.ends[t, span]):
+        entries[found] = e
+        places[found] = span * SPAN + np.int64(near[e])
+        found += until[e] <= drift
+    return found
+
+
+@njit(cache=True)
+def _look_at_due(t, fixed, m, g, places, entries, dirty):  # type: ignore[no-untyped-def]
+    """Look at rows at ``places``, which are those entries of step t's list.
+
+    The memory is asked for a group's rows while the one before is weighed.
+    """
+    own, until, drift = m.own[t], m.until[t], m.drift[t]
+    found, margins = np.empty(LANES, np.int64), np.empty(LANES)
+    for i in places[:LANES]:
+        prefetch_row(fixed, i)
+    for start in range(0, places.size, LANES):
+        group = places[start : start + LANES]
+        for i in places[start + LANES : start + 2 * LANES]:
+            prefetch_row(fixed, i)
+        look_at_group(g, fixed, group, found, margins)
+        for lane in range(group.size):
+            e = entries[start + lane]
+            until[e] = until_of(margins[lane], drift)
+            old, new = np.int64(own[e]), found[lane]
+            if new != old:
+                own[e] = new
+                m.labels[t, group[lane]] = new
+                change_cluster(g.rows[lane], old, new, m.sizes[t], m.sums[t], dirty)
+
+
+@njit(cache=True)
+def _look_near(t, fixed, m, dirty):  # type: ignore[no-untyped-def]
+    """Look again at the listed rows of step t that may have changed cluster; return how many they are."""
+    g = _group(m.quantized[t])
+    places, entries = np.empty(2 * SPAN, np.int64), np.empty(2 * SPAN, np.int64)
+    spans = m.starts.shape[1]
+    found, seen = 0, 0
+    for span in range(spans):
+        found = _find_due(t, span, m, places, entries, found)
+        if found >= SPAN or span == spans - 1:
+            _look_at_due(t, fixed, m, g, places[:found], entries, dirty)
+            seen += found
+            found = 0
+    return seen
+
+
+@njit(cache=True)
+def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
+    m.sizes[t] = 0
+    m.sums[t] = 0
+    none = np.empty(0)
+    tally = m.labels[t], m.margins[t], m.sizes[t], m.sums[t]
+    limit = relative_error(fixed.shape[1])
+    assign_rows(fixed, units, none, none, m.quantized[t] * 2, limit, *tally)
+    start_anew(t, m)
+
+
+@njit(cache=True)
+def _follow(t, fixed, units, m, dirty):  # type: ignore[no-untyped-def]
+    """Bring step t's rows up to its moved centroids; return (rows looked at, passes over all)."""
+    shrink = np.empty(dirty.size)
+    if net_shrinkage(t, m, shrink) < m.reach[t] or make_list(t, m, shrink):
+        return _look_near(t, fixed, m, dirty), 0
+    _pass_over(t, fixed, units, m)
+    dirty[:] = True
+    return 0, 1
+
+
+@njit(cache=True, nogil=True)
+def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
+    """Take the rows at ``removed`` places out of the model, and overwrite them with zeros.
+
+    x (n, d) float32 and fixed (n, d) int32: the rows; units (n,): -1 for holes. threshold: below so
+    many rows a cluster is small; ``before`` the deletion. Goes as far as no race and no new step is
+    needed, and returns (what is still to be done, first step that differs or -1, rows looked at,
+    passes over all rows); ``m.state`` holds how many steps hold, and how many there were.
+    """
+    for i in removed:
+        units[i] = -1
+    m.state[0] = 0
+    found = (prepare(m, x, fixed, removed), 0, 0, 0)
+    if found[0] == DONE:
+        found = _replay(m, fixed, units, removed, spacing, before, threshold, max_iter)
+    for i in removed:
+        x[i] = 0.0
+        fixed[i] = 0
+        if found[0] != DONE:
+            m.labels[:, i] = 0
+    return found
+
+
+@njit(cache=True)
+def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
+    """Go through the steps: see ``delete_places``."""
+    k = m.quantized.shape[1]
+    count = m.state[1]
+    dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
+    first, seen, passes = -1, 0, 0
+    for t in range(count):
+        if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
+            return CONTINUE, t if first < 0 else first, seen, passes
+        if moved.max() > 0.0:
+            first = t if first < 0 else first
+            near, whole_pass = _follow(t, fixed, units, m, dirty)
+            seen += near
+            passes += whole_pass
+        if not close_step(t, m, moved, dirty, threshold, before):
+            return DONE, t + 1 if first < 0 and t + 1 < count else first, seen, passes
+    if count > max_iter:
+        return DONE, first, seen, passes
+    return CONTINUE, count if first < 0 else first, seen, passes
