@@ -175,10 +175,11 @@ def _raise_credit(t, m, moved):  # type: ignore[no-untyped-def]
 def net_shrinkage(t, m, shrink):  # type: ignore[no-untyped-def]
     """Fill shrink (k,) as ``shrinkage`` for where step t's centroids are now from ``listed_at``."""
     net = np.empty(shrink.size)
+    now, then = m.quantized[t], m.listed_at[t]
     for j in range(net.size):
         square = np.int64(0)
-        for f in range(m.quantized.shape[2]):
-            step = m.quantized[t, j, f] - m.listed_at[t, j, f]
+        for f in range(now.shape[1]):
+            step = now[j, f] - then[j, f]
             square += step * step
         net[j] = 2.0 * np.sqrt(np.float64(square)) * _UP
     return shrinkage(net, shrink)

@@ -204,3 +204,25 @@ def prefetch(typingctx, address):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return _takes_addresses(generate, 1)
+
+
+@intrinsic
+def at_most(typingctx, values, limit):  # type: ignore[no-untyped-def]
+    """Return which of LANES float32 at an address are at most a limit (float32), as bits of an int64."""
+
+    def generate(context: Any, builder: Builder, _: Any, arguments: list[Value]) -> Value:
+        held = _load(builder, arguments[0], _vector(_F32, LANES))
+        bits = builder.fcmp_ordered("<=", held, _splat(builder, arguments[1], LANES))
+        return builder.bitcast(bits, ir.IntType(LANES))
+
+    return types.int64(types.intp, types.float32), generate
+
+
+@intrinsic
+def lowest_bit(typingctx, bits):  # type: ignore[no-untyped-def]
+    """Return the place of the lowest bit that is set in an int64; some is."""
+
+    def generate(context: Any, builder: Builder, _: Any, arguments: list[Value]) -> Value:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate

@@ -14,16 +14,16 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .incremental import change_cluster, look_exactly, net_shrinkage, open_step
-from .lanes import LANES, TILE, VECTOR, nearest_lanes, turn_rows
+from .lanes import LANES, TILE, VECTOR, at_most, lowest_bit, nearest_lanes, turn_rows
 from .listed import SPAN, make_list, start_anew, until_of
-from .lloyd import assign_rows, prefetch_row, relative_error
+from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
 from .removal import CONTINUE, DONE, close_step, prepare
 
 CLEAR = 3.0
 """A gap of two squared distances that is so many times float32's error gives a margin good enough."""
 
 
-class Group(NamedTuple):
+class Desk(NamedTuple):
     """Room for rows that are looked at together, and what is found of them."""
 
     rows: NDArray[np.int32]
@@ -41,24 +41,41 @@ class Group(NamedTuple):
     """(k,) room for marks."""
     none: NDArray[np.float64]
     """(k,) credits of 0: margins as they are."""
+    found: NDArray[np.int64]
+    margins: NDArray[np.float64]
+    """(LANES,) labels, and lower bounds of margins in 2^-24."""
+    places: NDArray[np.int64]
+    entries: NDArray[np.int64]
+    """(2 SPAN,) rows that are due, and where in the list they are."""
 
 
 @njit(cache=True)
-def _group(quantized):  # type: ignore[no-untyped-def]
-    """Return room for a group of rows under some centroids (k, d) in 2^-23."""
-    k, d = quantized.shape
-    centres = (quantized * 2).astype(np.int32)
-    return Group(
+def desk_for(k, d):  # type: ignore[no-untyped-def]
+    """Return a desk for rows of d features and k centroids."""
+    return Desk(
         np.zeros((LANES, d), np.int32),
         np.zeros((d, LANES), np.float32),
-        centres,
-        centres.astype(np.float32),
+        np.zeros((k, d), np.int32),
+        np.zeros((k, d), np.float32),
         np.empty(LANES, np.float32),
         np.empty(LANES, np.float32),
         np.empty(LANES, np.int32),
         np.empty(k, np.bool_),
         np.zeros(k),
+        np.empty(LANES, np.int64),
+        np.empty(LANES),
+        np.empty(2 * SPAN, np.int64),
+        np.empty(2 * SPAN, np.int64),
     )
+
+
+@njit(cache=True)
+def put_centres(g, quantized):  # type: ignore[no-untyped-def]
+    """Take centroids (k, d) in 2^-23 for the rows that are looked at from now on."""
+    for j in range(quantized.shape[0]):
+        for f in range(quantized.shape[1]):
+            g.centres[j, f] = 2 * quantized[j, f]
+            g.centres32[j, f] = g.centres[j, f]
 
 
 @njit(cache=True)
@@ -86,11 +103,8 @@ def _weigh(g, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def look_at_group(g, fixed, places, found, margins):  # type: ignore[no-untyped-def]
-    """Find the nearest centre of each row at ``places`` (LANES at most), and a lower bound of its margin.
-
-    fixed (n, d) int32 in 2^-24. found and margins (LANES,): for what is found; margins in 2^-24.
-    """
+def look_at_group(g, fixed, places):  # type: ignore[no-untyped-def]
+    """Fill found and margins for the rows at ``places`` (LANES at most) of fixed (n, d) int32, in 2^-24."""
     for lane in range(places.size):
         i = places[lane]
         for f in range(fixed.shape[1]):
@@ -101,47 +115,60 @@ def look_at_group(g, fixed, places, found, margins):  # type: ignore[no-untyped-
     for lane in range(places.size):
         best, second = g.best[lane], g.second[lane]
         if second - best > clear * second:
-            found[lane] = g.label[lane]
+            g.found[lane] = g.label[lane]
             far = np.sqrt(np.float64(second) * (1.0 - tolerance))
             near = np.sqrt(np.float64(best) * (1.0 + tolerance))
-            margins[lane] = far - near
+            g.margins[lane] = far - near
         else:
-            found[lane], margins[lane] = look_exactly(g.rows[lane], g.centres, 0, g.none, g.far)
+            found = look_exactly(g.rows[lane], g.centres, 0, g.none, g.far)
+            g.found[lane], g.margins[lane] = found
 
 
 @njit(cache=True)
-def _find_due(t, span, m, places, entries, found):  # type: ignore[no-untyped-def]
+def _find_due(t, span, m, g, count):  # type: ignore[no-untyped-def]
     """Append a span's rows that are to be looked at, and their entries in step t's list.
 
-    found: how many there are already; returns how many then.
+    count: how many there are already; returns how many then.
     """
-    near, until, drift = m.near[t], m.until[t], m.drift[t]
-    for e in range(m.starts[t, span], m.ends[t, span]):
-        entries[found] = e
-        places[found] = span * SPAN + np.int64(near[e])
-        found += until[e] <= drift
-    return found
+    near, until = m.near[t], m.until[t]
+    # Rounded up: until is float32.
+    limit = -rounded_down(-m.drift[t])
+    e, stop, start = m.starts[t, span], m.ends[t, span], span * SPAN
+    before = count
+    while e + LANES <= stop:
+        bits = at_most(until.ctypes.data + 4 * e, limit)
+        while bits != 0:
+            g.entries[count] = e + lowest_bit(bits)
+            count += 1
+            bits &= bits - 1
+        e += LANES
+    for last in range(e, stop):
+        g.entries[count] = last
+        count += until[last] <= limit
+    for a in range(before, count):
+        g.places[a] = start + np.int64(near[g.entries[a]])
+    return count
 
 
 @njit(cache=True)
-def _look_at_due(t, fixed, m, g, places, entries, dirty):  # type: ignore[no-untyped-def]
-    """Look at rows at ``places``, which are those entries of step t's list.
+def _look_at_due(t, fixed, m, g, count, dirty):  # type: ignore[no-untyped-def]
+    """Look at the first so many rows that are due.
 
     The memory is asked for a group's rows while the one before is weighed.
     """
     own, until, drift = m.own[t], m.until[t], m.drift[t]
-    found, margins = np.empty(LANES, np.int64), np.empty(LANES)
+    places = g.places[:count]
     for i in places[:LANES]:
         prefetch_row(fixed, i)
-    for start in range(0, places.size, LANES):
+    for start in range(0, count, LANES):
         group = places[start : start + LANES]
         for i in places[start + LANES : start + 2 * LANES]:
             prefetch_row(fixed, i)
-        look_at_group(g, fixed, group, found, margins)
+        look_at_group(g, fixed, group)
         for lane in range(group.size):
-            e = entries[start + lane]
-            until[e] = until_of(margins[lane], drift)
-            old, new = np.int64(own[e]), found[lane]
+            e = g.entries[start + lane]
+            until[e] = until_of(g.margins[lane], drift)
+            old, new = np.int64(own[e]), g.found[lane]
             if new != old:
                 own[e] = new
                 m.labels[t, group[lane]] = new
@@ -149,18 +176,17 @@ def _look_at_due(t, fixed, m, g, places, entries, dirty):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def _look_near(t, fixed, m, dirty):  # type: ignore[no-untyped-def]
+def _look_near(t, fixed, m, g, dirty):  # type: ignore[no-untyped-def]
     """Look again at the listed rows of step t that may have changed cluster; return how many they are."""
-    g = _group(m.quantized[t])
-    places, entries = np.empty(2 * SPAN, np.int64), np.empty(2 * SPAN, np.int64)
+    put_centres(g, m.quantized[t])
     spans = m.starts.shape[1]
-    found, seen = 0, 0
+    count, seen = 0, 0
     for span in range(spans):
-        found = _find_due(t, span, m, places, entries, found)
-        if found >= SPAN or span == spans - 1:
-            _look_at_due(t, fixed, m, g, places[:found], entries, dirty)
-            seen += found
-            found = 0
+        count = _find_due(t, span, m, g, count)
+        if count >= SPAN or span == spans - 1:
+            _look_at_due(t, fixed, m, g, count, dirty)
+            seen += count
+            count = 0
     return seen
 
 
@@ -176,11 +202,11 @@ def _pass_over(t, fixed, units, m):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _follow(t, fixed, units, m, dirty):  # type: ignore[no-untyped-def]
+def _follow(t, fixed, units, m, g, dirty):  # type: ignore[no-untyped-def]
     """Bring step t's rows up to its moved centroids; return (rows looked at, passes over all)."""
     shrink = np.empty(dirty.size)
     if net_shrinkage(t, m, shrink) < m.reach[t] or make_list(t, m, shrink):
-        return _look_near(t, fixed, m, dirty), 0
+        return _look_near(t, fixed, m, g, dirty), 0
     _pass_over(t, fixed, units, m)
     dirty[:] = True
     return 0, 1
@@ -215,13 +241,15 @@ def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # 
     k = m.quantized.shape[1]
     count = m.state[1]
     dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
+    g = desk_for(0, 0)
     first, seen, passes = -1, 0, 0
     for t in range(count):
         if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
             return CONTINUE, t if first < 0 else first, seen, passes
         if moved.max() > 0.0:
-            first = t if first < 0 else first
-            near, whole_pass = _follow(t, fixed, units, m, dirty)
+            if first < 0:
+                first, g = t, desk_for(k, m.quantized.shape[2])
+            near, whole_pass = _follow(t, fixed, units, m, g, dirty)
             seen += near
             passes += whole_pass
         if not close_step(t, m, moved, dirty, threshold, before):

@@ -113,14 +113,14 @@ def check_groups(fixed: np.ndarray, centroids: np.ndarray, expected: np.ndarray)
     """Labels and margins of rows looked at together, against integers."""
     if len(centroids) == 1:
         return
-    group = nearby._group(centroids)
-    found, margins = np.empty(LANES, np.int64), np.empty(LANES)
+    desk = nearby.desk_for(*centroids.shape)
+    nearby.put_centres(desk, centroids)
     order = np.random.default_rng(1).permutation(len(fixed))
     for start in range(0, len(order), LANES - 1):
         places = order[start : start + LANES - 1]
-        nearby.look_at_group(group, fixed, places, found, margins)
-        np.testing.assert_array_equal(found[: len(places)], expected[places])
-        for i, margin in zip(places, margins, strict=False):
+        nearby.look_at_group(desk, fixed, places)
+        np.testing.assert_array_equal(desk.found[: len(places)], expected[places])
+        for i, margin in zip(places, desk.margins, strict=False):
             near, other = least_two(fixed[i], centroids)
             assert at_most(Fraction(float(margin)), other, near)
             true = float(root_above(other) - root_above(near))
