@@ -46,12 +46,12 @@ class Desk(NamedTuple):
     """(LANES,) labels, and lower bounds of margins in 2^-24."""
     places: NDArray[np.int64]
     entries: NDArray[np.int64]
-    """(2 SPAN,) rows that are due, and where in the list they are."""
+    """(due,) rows that are due, and where in the list they are."""
 
 
 @njit(cache=True)
-def desk_for(k, d):  # type: ignore[no-untyped-def]
-    """Return a desk for rows of d features and k centroids."""
+def desk_for(k, d, due):  # type: ignore[no-untyped-def]
+    """Return a desk for rows of d features and k centroids, so many of them due at a time."""
     return Desk(
         np.zeros((LANES, d), np.int32),
         np.zeros((d, LANES), np.float32),
@@ -64,8 +64,8 @@ def desk_for(k, d):  # type: ignore[no-untyped-def]
         np.zeros(k),
         np.empty(LANES, np.int64),
         np.empty(LANES),
-        np.empty(2 * SPAN, np.int64),
-        np.empty(2 * SPAN, np.int64),
+        np.empty(due, np.int64),
+        np.empty(due, np.int64),
     )
 
 
@@ -241,14 +241,14 @@ def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # 
     k = m.quantized.shape[1]
     count = m.state[1]
     dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
-    g = desk_for(0, 0)
+    g = desk_for(0, 0, 0)
     first, seen, passes = -1, 0, 0
     for t in range(count):
         if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
             return CONTINUE, t if first < 0 else first, seen, passes
         if moved.max() > 0.0:
             if first < 0:
-                first, g = t, desk_for(k, m.quantized.shape[2])
+                first, g = t, desk_for(k, m.quantized.shape[2], 2 * SPAN)
             near, whole_pass = _follow(t, fixed, units, m, g, dirty)
             seen += near
             passes += whole_pass

@@ -113,7 +113,7 @@ def check_groups(fixed: np.ndarray, centroids: np.ndarray, expected: np.ndarray)
     """Labels and margins of rows looked at together, against integers."""
     if len(centroids) == 1:
         return
-    desk = nearby.desk_for(*centroids.shape)
+    desk = nearby.desk_for(*centroids.shape, 0)
     nearby.put_centres(desk, centroids)
     order = np.random.default_rng(1).permutation(len(fixed))
     for start in range(0, len(order), LANES - 1):

@@ -9,7 +9,9 @@ scikit-learn's seconds for a fit on the rows that are left (lloyd, k-means++, n_
 retrains spread over the deletions; ``times`` is their ratio. Epsilon 0 is k-means; "rule" is the rule of
 thumb. ``loss_ratio`` is the loss a row over scikit-learn's, both on min-max scaled rows, means over as many
 starts as retrains. ``looked_at`` is rows looked at again a deletion, over all steps.
-Refits for moved scaling bounds are counted in and shown apart, with ``times_without_refits``.
+Refits for moved scaling bounds are counted in and shown apart, with ``times_without_refits``. Where losses
+stop falling on a coarse lattice, training ends early: ``iterations`` are the model's own, and with
+``--same-iterations`` scikit-learn makes no more than those.
 """
 
 from __future__ import annotations
@@ -109,9 +111,9 @@ class Taken:
         }
 
 
-def retrain(x: Rows, clusters: int, number: int) -> tuple[float, float, int]:
-    """Return scikit-learn's seconds, loss on x (n, features; scaled), and iterations."""
-    theirs = ReferenceKMeans(clusters, n_init=1, tol=0, max_iter=STEPS, random_state=number)
+def retrain(x: Rows, clusters: int, number: int, most: int) -> tuple[float, float, int]:
+    """Return scikit-learn's seconds, loss on x (n, features; scaled), and iterations, ``most`` at most."""
+    theirs = ReferenceKMeans(clusters, n_init=1, tol=0, max_iter=most, random_state=number)
     with threadpool_limits(1), warnings.catch_warnings():
         # After the last of T steps it says that it has not converged.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -126,7 +128,9 @@ def scaled_of(x: Rows) -> Rows:
     return scaled
 
 
-def bench(name: str, epsilon: float | None, deletions: int, retrains: int) -> dict[str, Any]:
+def bench(
+    name: str, epsilon: float | None, deletions: int, retrains: int, same_iterations: bool
+) -> dict[str, Any]:
     """Delete random rows one by one, with retrains between them."""
     clusters, load = SETS[name]
     x = load()
@@ -142,13 +146,15 @@ def bench(name: str, epsilon: float | None, deletions: int, retrains: int) -> di
             taken.delete(model, unit)
         # The rows that are left, but for the time of what scales and copies them.
         kept = scaled_of(x[model._rows.units >= 0])
-        seconds, loss, iterations = retrain(kept, clusters, number)
+        most = max(model.n_iter_, 1) if same_iterations else STEPS
+        seconds, loss, iterations = retrain(kept, clusters, number, most)
         theirs.append((seconds, loss / len(kept), iterations))
     seconds = statistics.median(found[0] for found in theirs)
     return {
         "set": name,
         "shape": [*x.shape, clusters],
         "epsilon": model.epsilon_,
+        "iterations": model.n_iter_,
         "deletions": deletions - 1,
         "scikit-learn": seconds,
         "scikit-learn iterations": [found[2] for found in theirs],
@@ -179,6 +185,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=_epsilon, default=[0.0, None])
     parser.add_argument("--deletions", type=int, default=1000)
     parser.add_argument("--retrains", type=int, default=5)
+    parser.add_argument("--same-iterations", action="store_true")
     given = parser.parse_args()
     unknown = [name for name in given.sets if name not in SETS]
     if unknown:
@@ -187,7 +194,7 @@ def main() -> None:
         parser.error("2 deletions and 1 retrain are the least")
     for name in given.sets:
         for epsilon in given.epsilons:
-            found = bench(name, epsilon, given.deletions, given.retrains)
+            found = bench(name, epsilon, given.deletions, given.retrains, given.same_iterations)
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
 
