@@ -248,7 +248,7 @@ def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # 
             return CONTINUE, t if first < 0 else first, seen, passes
         if moved.max() > 0.0:
             if first < 0:
-                first, g = t, desk_for(k, m.quantized.shape[2], 2 * SPAN)
+                first, g = t, desk_for(k, m.quantized.shape[2], min(2 * SPAN, m.near.shape[1]))
             near, whole_pass = _follow(t, fixed, units, m, g, dirty)
             seen += near
             passes += whole_pass
