@@ -16,9 +16,12 @@ from .arrays import ArrayPasses, unit_extent
 from .clusterer import delete_rows
 from .fixedpoint import Extent, Scaling
 from .history import History
-from .incremental import PASS_SHARE
 from .quantized import Record, Settings
 from .replay import Removed
+
+
+LOOK = 3
+"""A row that is looked at again costs about as much as so many rows of a pass over the leaf."""
 
 
 class LeafRows(ArrayPasses):
@@ -106,7 +109,7 @@ class KeptLeaf:
         found = history.delete(places)
         self.record = history.record
         self._drop_unusable()
-        taken = PASS_SHARE * found.looked_at + found.passes * self.record.extent.rows
+        taken = LOOK * found.looked_at + found.passes * self.record.extent.rows
         self._saved += self._rows_of_passes() - taken
         if self._saved < 0:
             self._history = None

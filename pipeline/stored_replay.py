@@ -198,7 +198,7 @@ class _Chain:
         self._looked_at = 0
 
     def run(self) -> Found:
-        """Go through the steps as ``incremental.delete_places`` does."""
+        """Go through the steps as ``nearby.delete_places`` does."""
         m = self._m
         m.state[0] = 0
         todo, first = int(prepare(m, self._x, self._fixed, np.arange(len(self._x)))), -1
