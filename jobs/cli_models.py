@@ -67,7 +67,7 @@ def train_(
             "iterations (1000), validation (0.1), "
             "provenance (exact, averaged, lowrank, frozen, projected or none; chosen if unset), hessian (true for "
             "--method infl), dtype (float32 or float64). sparse-logistic: learning_rate, l2, batch_size, "
-            "iterations, validation, provenance (coefficients or none). One -p for each.",
+            "iterations, validation, provenance (coefficients or none). One -p for each; given twice, the last counts.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -84,13 +84,11 @@ def train_(
     as_json: Json = False,
 ) -> None:
     """Train a model on a stored data set."""
-    given: dict[str, str] = {}
+    given = {}
     for text in parameter or []:
         key, separator, value = text.partition("=")
         if not separator:
             raise UsageError(f"-p {text!r}: give it as key=value")
-        if key in given:
-            raise UsageError(f"-p {key} is given twice, as {given[key]!r} and as {value!r}")
         given[key] = value
     asked = {
         "data": data,

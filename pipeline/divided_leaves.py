@@ -19,7 +19,6 @@ from .history import History
 from .quantized import Record, Settings
 from .replay import Removed
 
-
 LOOK = 3
 """A row that is looked at again costs about as much as so many rows of a pass over the leaf."""
 

@@ -242,7 +242,6 @@ def test_a_job_whose_name_was_given_away_can_be_closed(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((*TRAIN, "-p", "max_iter=1", "-p", "max_iter=2"), 2, "max_iter is given twice"),
         (("forget", "--data", "t", "--unit", "9" * 5000), 2, "not a unit id"),
         (("forget", "--data", "t", "--sample", "0.1", "--seed", "9" * 45), 2, "seed"),
         (("job", "show", "9" * 20), 2, ""),
