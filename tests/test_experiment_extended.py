@@ -126,7 +126,9 @@ def test_workers_count_too(tmp_path: Path) -> None:
     for algorithm in ("k-means", "q-kmeans", "dc-kmeans"):
         (ours,), (theirs,) = (pick(tmp_path / n, algorithm) for n in ("local", "inline"))
         assert ours["counts"] and ours["change"] == theirs["change"]
-        assert ours["bytes_read"] == theirs["bytes_read"] > 0
+        # Metadata have names and times in them, which are not always as long.
+        assert ours["bytes_read"] == pytest.approx(theirs["bytes_read"], rel=0.01)
+        assert ours["bytes_read"] > 100_000
         assert 100 << 20 < ours["peak_bytes"] < 1 << 30
 
 
