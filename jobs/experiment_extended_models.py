@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def make_models(
     Raises JobError, or BadInputError, where the rows or a k-means model can't be made.
     """
     root, study = pieces.root, asked.study
-    with study_workspace(root, study, settings.identity(), origin) as ws:
+    salt = _salt(settings.regression.seed)
+    with study_workspace(root, study, settings.identity(), origin, salt) as ws:
         data = make_rows(ws, study, settings.regression, origin, update)
         kinds: dict[str, tuple[str, ...]] = {}
         left_out: dict[str, str] = {}
@@ -85,6 +87,12 @@ def make_models(
         facts = {"data": {**data, **_import_facts(ws)}, "left_out": left_out, "models": _facts(ws)}
     pieces.keep(facts_piece(asked), facts, environment())
     return Made(workspace_of(root, study), data["rows"], kinds)
+
+
+def _salt(seed: int) -> bytes:
+    """The salt of a workspace: the same again where it is made again for what is still to be measured,
+    so that a retrain can be compared with an update that was measured in an earlier one."""
+    return blake2b(f"extended experiment {seed}".encode(), digest_size=16).digest()
 
 
 def _regressions(

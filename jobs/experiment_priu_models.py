@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +80,20 @@ def workspace_of(root: Path, study: Study) -> Path:
 
 @contextmanager
 def study_workspace(
-    root: Path, study: Study, identity: Mapping[str, Any], origin: Origin
+    root: Path,
+    study: Study,
+    identity: Mapping[str, Any],
+    origin: Origin,
+    salt: bytes | None = None,
 ) -> Iterator[Workspace]:
-    """Open a study's workspace, or make it; identity: the settings that all in it depends on."""
+    """Open a study's workspace, or make it; identity: the settings that all in it depends on.
+
+    salt: 16 bytes that order the rows; random if None.
+    """
     _for_these(root, study, identity, origin)
     path = workspace_of(root, study)
     there = (path / "ledger.sqlite").is_file()
-    with Workspace.open(path) if there else _fresh(path, identity["seed"]) as ws:
+    with Workspace.open(path) if there else _fresh(path, salt) as ws:
         ws.note_dead_jobs()
         yield ws
 
@@ -107,14 +113,10 @@ def _for_these(root: Path, study: Study, identity: Mapping[str, Any], origin: Or
     write_json(head, asked)
 
 
-def _fresh(path: Path, seed: int) -> Workspace:
-    """A new workspace; what a killed run had begun of one goes.
-
-    Its salt follows from the seed, so that rows stand in the same order, and models come out the same,
-    when it is made again for what is still to be measured.
-    """
+def _fresh(path: Path, salt: bytes | None) -> Workspace:
+    """A new workspace; what a killed run had begun of one goes."""
     shutil.rmtree(path, ignore_errors=True)
-    return Workspace.create(path, blake2b(f"experiment {seed}".encode(), digest_size=16).digest())
+    return Workspace.create(path, salt)
 
 
 def make_rows(
