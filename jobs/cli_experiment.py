@@ -112,9 +112,8 @@ def kmeans_table(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Series, by commas: sklearn, k-means, q-kmeans, dc-kmeans, k-means-none and "
-            "q-kmeans-none (without labels), sweeps (or sweep-epsilon, sweep-leaves, sweep-rows); all "
-            "if unset."
+            help="Series, by commas: sklearn, k-means, q-kmeans, dc-kmeans, sweeps (or sweep-epsilon, "
+            "sweep-leaves, sweep-rows): these if unset; k-means-none and q-kmeans-none (without labels)."
         ),
     ] = None,
     deletions: Annotated[int, typer.Option(help="Single deletions, one after another.")] = 1000,

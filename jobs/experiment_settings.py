@@ -26,6 +26,8 @@ The models are the same."""
 SWEEPS = {"sweep-epsilon": "q-kmeans", "sweep-leaves": "dc-kmeans", "sweep-rows": "q-kmeans"}
 """What is swept, and in which algorithm."""
 SERIES = (BASELINE, *ALGORITHMS, *SWEEPS)
+NAMED_ONLY = tuple(name for name, kept in PROVENANCE.items() if kept == "none")
+"""Series that take far longer than the others and run only when they are named."""
 MAX_ITER = 10
 RETRAINS = 30
 """Retrains of the baseline that are timed, spread evenly over the deletions."""
@@ -91,9 +93,12 @@ def chosen_sets(given: str) -> tuple[str, ...]:
 
 
 def chosen_series(given: str | None) -> tuple[str, ...]:
-    """Return the series in a comma-separated list, ``sweeps`` for all sweeps; None: all series."""
+    """Return the series in a comma-separated list, ``sweeps`` for all sweeps.
+
+    None: all but NAMED_ONLY.
+    """
     if given is None:
-        return SERIES
+        return tuple(name for name in SERIES if name not in NAMED_ONLY)
     names = chosen("--only", given, (*SERIES, "sweeps"))
     wanted = {*names, *(SWEEPS if "sweeps" in names else ())}
     return tuple(name for name in SERIES if name in wanted)

@@ -28,7 +28,7 @@ from expunge.jobs.experiment_results import (
 from expunge.jobs.experiment_rows import Rows
 from expunge.jobs.experiment_series import ACTIONS, Log, Series, checkpoints, log_spaced
 from expunge.jobs.experiment_sets import ExperimentSet, load
-from expunge.jobs.experiment_settings import Settings, chosen_series
+from expunge.jobs.experiment_settings import SERIES, Settings, chosen_series
 from expunge.jobs.experiment_tables import Found, make_tables, series_rows
 from expunge.jobs.experiment_theory import fits, loss_bounds
 
@@ -45,7 +45,8 @@ def arguments(out: Path, *more: object) -> list[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small run of every series, two replicates at once."""
     out = tmp_path_factory.mktemp("experiment") / "out"
-    assert run(arguments(out, "--replicates", 2, "--workers", 2)) == 0
+    given = ("--only", ",".join(SERIES), "--replicates", 2, "--workers", 2)
+    assert run(arguments(out, *given)) == 0
     return out
 
 
@@ -228,6 +229,7 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     for number, (given, expected) in enumerate(cases.items()):
         assert run(arguments(tmp_path / str(number), *given)) == 2
         assert expected in capsys.readouterr().err
+    assert {*SERIES} - {*chosen_series(None)} == {"k-means-none", "q-kmeans-none"}
     assert chosen_series("sweeps,sklearn") == (
         "sklearn",
         "sweep-epsilon",
