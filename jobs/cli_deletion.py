@@ -26,6 +26,7 @@ from .console import (
 from .deletion import forecast, run_batch
 from .demo import run_demo
 from .errors import JobError, UsageError, VerifyError
+from .job_verifying import NONE
 from .requests import (
     forget,
     given_subjects,
@@ -181,6 +182,8 @@ def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
             heads = ["provenance" if n == "kind" else n.replace("_", " ") for n in names]
             shown.append(table(heads, [[m.get(n) for n in names] for m in chosen]))
     done = found["verification"]
+    if done["verify"] == NONE:
+        return [*shown, "what was written was read back; expunge settings --verify asks for more"]
     return [*shown, f"verification {done['verify']}, {done['outcome']}: {done['what']}"]
 
 

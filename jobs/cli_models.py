@@ -210,7 +210,11 @@ def verify(
         showing(f"verify {name}") as update,
     ):
         found, fault = verify_model(ws, name, against, fold, update)
-    shown = [key for key in found if key not in _HIDDEN]
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, shown)))
+    told = {n: v for n, v in found.items() if n not in _HIDDEN and (n, v) != ("intact", None)}
+    # A kind "exact" would read as what became of the verification.
+    shown = {"provenance" if n == "kind" else n: v for n, v in told.items()} | {
+        "holds": fault is None
+    }
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(shown, list(shown))))
     if fault is not None:
         raise VerifyError(fault)

@@ -106,6 +106,8 @@ def _signature_fault(document: dict[str, Any], key: Ed25519PublicKey) -> Fault |
         good = is_signed_by(document, key)
     except NotCanonicalError as error:
         return Fault(MALFORMED, f"it holds {error}")
+    except RecursionError:
+        return Fault(MALFORMED, "it is nested too deeply")
     if good:
         return None
     return Fault(CHANGED, "its signature does not fit: the receipt or its signature was changed")

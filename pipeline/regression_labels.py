@@ -37,7 +37,9 @@ def real_labels(labels: NDArray[Any]) -> NDArray[np.float64]:
     """Return labels (n,) as float64; ValueError unless they are numbers of float32's range."""
     if labels.dtype.kind not in "biuf":
         raise ValueError(f"y holds {labels.dtype}; numbers are needed")
-    large = np.abs(labels) > LARGEST if labels.dtype.kind == "f" else np.zeros(1, np.bool)
+    # No float16 holds the bound.
+    wide = labels if labels.dtype.itemsize > 8 else labels.astype(np.float64)
+    large = np.abs(wide) > LARGEST
     if large.any():
         row = int(np.argmax(large))
         raise ValueError(

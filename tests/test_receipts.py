@@ -204,6 +204,7 @@ def test_one_receipts_signature_does_not_fit_another(issued: Path) -> None:
         (lambda r: json.dumps(r)[:-3], "malformed"),
         (lambda r: json.dumps(r)[:-1] + ', "rows": 0}', "malformed"),
         (lambda r: '{"schema": 2, "deep": ' + "[" * 100_000, "malformed"),
+        (lambda r: json.dumps(r)[:-1] + ', "deep": ' + "[" * 800 + "]" * 800 + "}", "malformed"),
         (lambda r: "", "malformed"),
         (lambda r: "2", "malformed"),
     ],

@@ -148,6 +148,8 @@ def test_numbers_beyond_float32_are_refused() -> None:
     for large in (np.full(len(x), 1e39), np.full(len(x), np.longdouble("1e400"))):
         with pytest.raises(ValueError, match=r"y\[0\] is .*: beyond 3.4e\+38"):
             LinearRegression(random_state=0).fit(x, large)
+    half = x[:, 0].astype(np.float16)
+    assert np.isfinite(LinearRegression(iterations=5, random_state=0).fit(x, half).coef_).all()
     at_most = np.where(np.arange(len(x)) % 2, 1.0, -1.0) * np.finfo(np.float32).max
     model = LinearRegression(iterations=5, random_state=0).fit(x, at_most)
     assert np.isfinite(model.delete([1, 2]).change) and np.isfinite(model.score(x, at_most))
