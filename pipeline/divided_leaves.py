@@ -19,7 +19,7 @@ from .history import History
 from .quantized import Record, Settings
 from .replay import Removed
 
-LOOK = 3
+LOOK = 6
 """A row that is looked at again costs about as much as so many rows of a pass over the leaf."""
 
 

@@ -139,7 +139,8 @@ def test_features_from_batches_and_from_tables(tmp_path: Path) -> None:
 def test_batches_are_imported_and_predicted(cli: Cli, tmp_path: Path) -> None:
     cli("init", tmp_path / "ws")
     path = write(tmp_path / "data_batch_1.bin", batch(60).tobytes())
-    made = cli("data", "import", "c", path, path, "--format", "cifar10")
+    other = write(tmp_path / "data_batch_2.bin", batch(60).tobytes())
+    made = cli("data", "import", "c", path, other, "--format", "cifar10")
     assert (made["rows"], made["features"], made["label"]) == (120, 3072, "label")
     cli("train", "k", "--data", "c", "--algorithm", "k-means", "-p", "n_clusters=2", *INLINE)
     labels = cli("predict", "k", path)["labels"]
