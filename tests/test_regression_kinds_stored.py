@@ -35,6 +35,10 @@ MODELS = {
     for kind in ("lowrank", "frozen")
 }
 
+UNFIT = ("lin-frozen", (6, 18))
+"""Of so few iterations frozen curvature makes an error of a third of the change, which is found out
+where the change is small."""
+
 
 def only_rows(tmp_path: Path, units: list[int]) -> Path:
     lines = (tmp_path / "t.csv").read_text().splitlines()
@@ -52,6 +56,10 @@ def test_all_new_kinds_in_one_batch(cli: Cli, tmp_path: Path) -> None:
     for units in ((5, 17, 400), (6, 18)):
         for name, report in delete(cli, *units).items():
             totals[name] += report["change"]
+            if (name, units) == UNFIT:
+                assert (report["action"], report["method"]) == ("retrained", "basel")
+                assert "estimated error is of the order of the change" in report["reason"]
+                continue
             assert (report["action"], report["method"]) == ("updated", "delta"), name
             assert report["kind"] == name[4:] and report["exactness"] == "approximate"
             assert 0.0 < report["estimate"] < totals[name]
@@ -60,8 +68,7 @@ def test_all_new_kinds_in_one_batch(cli: Cli, tmp_path: Path) -> None:
         checked = cli("verify", name, *INLINE)
         assert checked["intact"] and checked["kind"] == name[4:]
         assert checked["distance"] <= FACTOR * checked["estimate"]
-        limit = 0.3 if name == "lin-frozen" else 0.15
-        assert checked["distance"] < limit * checked["change"]
+        assert checked["distance"] < 0.15 * checked["change"]
     assert cli("scan", "--rows", only_rows(tmp_path, [5, 17, 400]))["matches"] == 0
 
 
