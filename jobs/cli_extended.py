@@ -20,7 +20,6 @@ from .cli_experiment import (
     experiment,
 )
 from .console import Cluster, Json, MemoryLimit, Seed, Workers, open_fold, session, showing
-from .experiment_clock import spoken
 from .experiment_extended_settings import (
     ALGORITHMS,
     DEFAULT_ALGORITHMS,
@@ -143,12 +142,8 @@ def _command(name: str) -> Callable[..., None]:
         plan = planned(out, settings, asked)
         if plan is not None:
             typer.echo(plan.text(), err=True)
-        try:
-            with showing(name) as update:
-                result = run_extended(out, settings, asked, folds, spoken(update))
-        except KeyboardInterrupt:
-            typer.echo("the same command goes on with what is not finished", err=True)
-            raise
+        with showing(name) as update:
+            result = run_extended(out, settings, asked, folds, update)
         session(ctx).emit(result, as_json, lambda console: show_extended(console, result))
 
     return extended

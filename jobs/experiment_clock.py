@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from time import monotonic
 
 from .console import Update
 
 _COUNTED = re.compile(r"(\d+) of (\d+)")
-_LEFT = re.compile(r", [^,:]+ left")
-SECONDS = 60.0
-"""Between two lines about one step, where progress goes to no terminal."""
 
 
 class Clock:
@@ -62,21 +58,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def spoken(update: Update) -> Update:
-    """Return an update that also writes lines to stderr, now and then, where that is no terminal."""
-    if sys.stderr.isatty():
-        return update
-    said: dict[str, float] = {}
-
-    def tell(what: str, share: float | None = None, /) -> None:
-        update(what, share)
-        # Of a step whose numbers alone change, one line a minute.
-        step = re.sub(r"\d+", "", _LEFT.sub("", what))
-        if monotonic() - said.get(step, -SECONDS) >= SECONDS:
-            said[step] = monotonic()
-            done = "" if share is None else f" ({share:.0%})"
-            sys.stderr.write(f"{what}{done}\n")
-
-    return tell
