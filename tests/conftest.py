@@ -22,13 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run ``expunge -w WS --json ARGS...`` in this process; return its JSON, or stderr's text.
+@pytest.fixture(scope="session", autouse=True)
+def same_salt() -> Iterator[None]:
+    """Every workspace made in this process has one salt: rows fall into the same cells in every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
+        yield
 
-    The salt is fixed, so that rows fall into the same cells in every run.
-    """
-    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run ``expunge -w WS --json ARGS...`` in this process; return its JSON, or stderr's text."""
 
     def call(*arguments: object, code: int = 0) -> Any:
         capsys.readouterr()

@@ -62,7 +62,6 @@ def test_workers_change_no_bit(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
     # Small tasks, so that there are several for each worker.
     for module, name in (("train", "CAPTURE_RATE"), ("update", "REBASE_RATE")):
         monkeypatch.setattr(f"expunge.jobs.{module}_regression.{name}", 1e4)

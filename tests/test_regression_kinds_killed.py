@@ -36,7 +36,6 @@ def test_a_killed_capture_goes_on_where_it_was(
 def test_workers_change_no_bit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
     for module, name in (("train", "CAPTURE_RATE"), ("update", "REBASE_RATE")):
         monkeypatch.setattr(f"expunge.jobs.{module}_regression.{name}", 1e4)
     ways = {"low": KILLED["lowrank"], "froze": KILLED["frozen"], "lin": ("linear", *FROZEN)}

@@ -53,9 +53,7 @@ def test_workers_change_no_bit(
     workers: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("expunge.jobs.workspace._new_salt", lambda: bytes(range(16)))
     with LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
