@@ -67,6 +67,16 @@ class Shape:
     """What else there is changes an update by this share of itself, about."""
 
     @property
+    def gain(self) -> float:
+        """How many times fewer numbers a step of exact curvature reads than BaseL's arithmetic does.
+
+        0 where they are more than all numbers of the mini-batch: BaseL is as fast then.
+        """
+        if self.columns and packed_size(self.parameters) > self.batch_rows * self.columns:
+            return 0.0
+        return 4 * self.batch_rows / self.parameters
+
+    @property
     def inside(self) -> int:
         """q d"""
         outputs = self.parameters // self.columns
@@ -125,16 +135,14 @@ def plan_provenance(
             )
         return _because(plans[asked], "asked for" + _follows(asked, shape))
     linear = shape.loss == Loss.LINEAR
-    gain = 4 * shape.batch_rows * shape.parameters / shape.parameters**2
+    gain = shape.gain
     if fits[EXACT] and (linear or gain >= PAYS):
-        why = (
-            "exact for linear models"
-            if linear
-            else f"a step reads {gain:.0f} times less than BaseL's"
-        )
-        return _because(plans[EXACT], f"fits; {why}")
+        why = f"a step reads {gain:.0f} times less than BaseL's"
+        return _because(plans[EXACT], f"fits; {'exact for linear models' if linear else why}")
     if fits[AVERAGED]:
         small = f"exact would read but {gain:.1f} times less than BaseL"
+        if not gain:
+            small = "a step of exact would read more numbers than its mini-batch has"
         why = small if fits[EXACT] else f"exact needs {_needs(plans[EXACT])}, but {room}"
         return _because(plans[AVERAGED], why)
     if fits[EXACT]:

@@ -40,6 +40,15 @@ def test_averaged_where_exact_would_not_pay() -> None:
     assert plan.disk == 1000 * (2 * 8 * 1000 + 8) + 4 * 10 * 1000 * 1001
 
 
+def test_exact_curvature_larger_than_a_mini_batch_does_not_pay() -> None:
+    """Cov (extended): 7 classes of 55 columns in mini-batches of 1,000 rows."""
+    shape = Shape(Loss.SOFTMAX, 385, 40_000, 1000, None, 55)
+    plan = plan_provenance(shape, None, None, HUGE, HUGE)
+    assert plan.kind == "averaged" and "more numbers than its mini-batch has" in plan.why
+    larger = replace(shape, batch_rows=10_000)
+    assert plan_provenance(larger, None, None, HUGE, HUGE).kind == "exact"
+
+
 @pytest.mark.parametrize("loss", [Loss.LINEAR, Loss.SOFTMAX])
 def test_averaged_where_exact_does_not_fit(loss: Loss) -> None:
     plan = plan_provenance(replace(WIDE, loss=loss), None, None, 8 * GIB, GIB)
