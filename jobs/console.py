@@ -18,6 +18,7 @@ from distributed import Client
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..cluster.clients import check_cluster, connect
 from .errors import UsageError
@@ -168,7 +169,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
         numbers = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         result.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        result.add_row(*(shown(value) for value in row))
+        result.add_row(*(Text(shown(value)) for value in row))
     return result
 
 
@@ -191,5 +192,5 @@ def pairs(values: Mapping[str, Any], names: Sequence[str]) -> Table:
     """Return a two-column table of some of a result's values."""
     result = Table(box=None, show_header=False, pad_edge=False)
     for name in names:
-        result.add_row(name.replace("_", " "), shown(values[name]))
+        result.add_row(name.replace("_", " "), Text(shown(values[name])))
     return result
