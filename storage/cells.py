@@ -131,7 +131,10 @@ def units_by_cell(
 ) -> dict[int, NDArray[np.int64]]:
     """Return units by the cell in which they live, in order of the cells."""
     homes = cell_of(hash_units(units, salt), cells)
-    return {int(cell): units[homes == cell] for cell in np.unique(homes)}
+    order = np.argsort(homes, kind="stable")
+    found, firsts = np.unique(homes[order], return_index=True)
+    parts = np.split(units[order], firsts)[1:]
+    return dict(zip(found.tolist(), parts, strict=True))
 
 
 def hash_order(hashes: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.intp]:
