@@ -1,7 +1,7 @@
 """The command line: ``expunge``.
 
 Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 failed, 2 usage,
-5 verification failed, 75 locked, try again.
+4 held, 5 verification failed, 75 locked, try again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from . import (
     cli_deletion,
     cli_experiment,
     cli_extended,
+    cli_holds,
     cli_models,
     cli_receipts,
+    cli_requests,
 )
 from .console import Json, Session, session
 from .errors import JobError
@@ -45,6 +47,8 @@ app = typer.Typer(
 )
 cli_data.register(app)
 cli_models.register(app)
+cli_requests.register(app)
+cli_holds.register(app)
 cli_deletion.register(app)
 cli_receipts.register(app)
 cli_experiment.register(app)

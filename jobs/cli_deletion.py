@@ -1,4 +1,4 @@
-"""``expunge forget | batch | job | scan | demo``."""
+"""``expunge batch | job | scan | demo``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from .console import (
     Cluster,
     Json,
     MemoryLimit,
-    Seed,
     Workers,
     confirm,
     existing,
@@ -26,23 +25,14 @@ from .console import (
 from .deletion import forecast, run_batch
 from .demo import run_demo
 from .errors import JobError, UsageError, VerifyError
+from .holds import release_ended_holds
 from .job_verifying import NONE
-from .requests import (
-    forget,
-    given_subjects,
-    parse_units,
-    read_subjects_file,
-    read_units_file,
-    sampled_units,
-    units_of_subjects,
-)
 from .resuming import resume
 from .scanning import scan
 from .signing import KEYGEN
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
-_QUEUED = ("queued", "already_requested", "already_erased", "repeated", "missing")
 _PLAN = ("requests", "units", "cells")
 _BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
 _MODELS = ("model", "action", "exactness", "passes", "seconds", "rows", "version", "reason")
@@ -69,53 +59,10 @@ UNSIGNED = f"the receipts are not signed: {KEYGEN} makes a key for those to come
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the main application."""
-    app.command("forget")(forget_)
     app.add_typer(batch, name="batch")
     app.add_typer(job, name="job")
     app.command("scan")(scan_)
     app.command("demo")(demo)
-
-
-def forget_(
-    ctx: typer.Context,
-    data: Annotated[str, typer.Option(help="Data set that holds the units.")],
-    unit: Annotated[str | None, typer.Option(help="Unit ids, separated by commas.")] = None,
-    units_file: Annotated[Path | None, typer.Option(help="Unit ids, one a line.")] = None,
-    subject: Annotated[
-        list[str] | None, typer.Option(help="A subject, as in the imported file; repeatable.")
-    ] = None,
-    subjects_file: Annotated[Path | None, typer.Option(help="Subjects, one a line.")] = None,
-    sample: Annotated[
-        float | None, typer.Option(help="Share of live units, at random: 0.001 is 0.1%.")
-    ] = None,
-    seed: Seed = 0,
-    missing: Annotated[str, typer.Option(help="Unknown units: error or ignore.")] = "error",
-    as_json: Json = False,
-) -> None:
-    """Queue deletion requests, one a unit or subject; the next batch carries them out."""
-    ways = (unit, units_file, subject, subjects_file, sample)
-    if sum(given is not None for given in ways) != 1:
-        raise UsageError(
-            "name the units by exactly one of --unit, --units-file, --subject, --subjects-file and "
-            "--sample"
-        )
-    places: dict[int, str] | None = None
-    with session(ctx).open() as ws:
-        if subject is not None or subjects_file is not None:
-            if subject is not None:
-                named = given_subjects(subject)
-            else:
-                named = read_subjects_file(subjects_file or Path())
-            units = units_of_subjects(ws, data, [text for text, _ in named])
-            places = dict(zip(units.tolist(), (place for _, place in named), strict=True))
-        elif unit is not None:
-            units = parse_units(unit.split(","), "--unit, id")
-        elif units_file is not None:
-            units = read_units_file(units_file)
-        else:
-            units = sampled_units(ws, data, sample or 0.0, seed)
-        found = forget(ws, data, units, missing, places)
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, _QUEUED)))
 
 
 @batch.command("run")
@@ -146,6 +93,7 @@ def run(
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
     ):
+        release_ended_holds(ws)
         if dry_run:
             plan = forecast(ws, fold, method)
             shown = table(

@@ -25,6 +25,7 @@ from ..storage.files import metered
 from .erasure import Committed, finish
 from .errors import JobError, VerifyError
 from .fold import Fold
+from .holds import release_ended_holds
 from .job_verifying import Deleted, ranges_before
 from .ledger import now
 from .model_family import Change, NextVersion
@@ -56,6 +57,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
     """
     ledger = ws.ledger
     with ws.lock("deletion batch") as fence:
+        release_ended_holds(ws)
         refuse_interrupted(ws)
         # A key that is lost or damaged is told before anything is deleted.
         signer_of(ws)

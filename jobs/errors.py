@@ -2,6 +2,7 @@
 
 JobError            1  the job failed, or what was asked for can't be done now
 ├── UsageError      2  the request itself is wrong
+├── HeldError       4  a hold keeps it back
 ├── VerifyError     5  a verification failed
 └── LockedError    75  somebody else holds the workspace; try again
 """
@@ -19,6 +20,12 @@ class UsageError(JobError, ValueError):
     """What was asked for is wrong in itself."""
 
     exit_code = 2
+
+
+class HeldError(JobError):
+    """A hold keeps back all that was asked for."""
+
+    exit_code = 4
 
 
 class VerifyError(JobError):

@@ -20,8 +20,9 @@ from ..storage.errors import NoSpaceError
 from ..storage.metadata import metadata_digest
 from ..storage.space import RESERVE, free_bytes, no_space
 from .errors import JobError, LockedError, UsageError
+from .request_tables import REQUEST_TABLES
 
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
 """Version of the tables; ``migrating`` brings older ones up to it."""
 BUSY_SECONDS = 30.0
 """How long to wait for another process that reads or writes the ledger."""
@@ -50,10 +51,9 @@ CREATE TABLE steps (
 ) WITHOUT ROWID;
 CREATE TABLE requests (
     id INTEGER PRIMARY KEY, data_set TEXT NOT NULL, unit INTEGER, unit_hash TEXT NOT NULL,
-    state TEXT NOT NULL, received TEXT NOT NULL, job INTEGER, rows INTEGER
+    state TEXT NOT NULL, received TEXT NOT NULL, job INTEGER, rows INTEGER,
+    reference TEXT, requester TEXT, ground TEXT, due TEXT, extended TEXT
 );
-CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash);
-CREATE INDEX requests_by_state ON requests (state);
 CREATE TABLE tombstones (
     job INTEGER NOT NULL, data_set TEXT NOT NULL, cell INTEGER NOT NULL, slots BLOB NOT NULL,
     erased TEXT, PRIMARY KEY (job, data_set, cell)
@@ -91,7 +91,7 @@ class Ledger:
         """Make a new ledger file."""
         ledger = cls(path)
         with ledger.transaction():
-            for statement in TABLES.split(";"):
+            for statement in (TABLES + REQUEST_TABLES).split(";"):
                 ledger.run(statement)
             ledger.set("schema_version", str(LEDGER_VERSION))
             ledger.set("salt", salt.hex())

@@ -10,6 +10,8 @@ from typing import Any
 from ..storage.errors import StorageError
 from ..storage.metadata import metadata_digest
 from .ledger import LEDGER_VERSION, Ledger
+from .request_tables import REQUEST_TABLES
+from .request_times import DUE_DAYS
 from .statements import statement
 
 
@@ -72,4 +74,23 @@ def _part_of_1(job: dict[str, Any], data: str) -> dict[str, Any]:
     }
 
 
-_STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2}
+def _to_3(ledger: Ledger, root: Path) -> None:
+    """Requests have a life of their own."""
+    _requests_to_3(ledger)
+
+
+def _requests_to_3(ledger: Ledger) -> None:
+    """References, due times and holds: requests of before are due 30 days after they came."""
+    for name in ("open_requests", "requests_by_state"):
+        ledger.run(f"DROP INDEX {name}")
+    for name in ("reference", "requester", "ground", "due", "extended"):
+        ledger.run(f"ALTER TABLE requests ADD COLUMN {name} TEXT")
+    ledger.run(
+        "UPDATE requests SET due = strftime('%Y-%m-%dT%H:%M:%f+00:00', received, ?)",
+        f"+{DUE_DAYS} days",
+    )
+    for table in REQUEST_TABLES.split(";"):
+        ledger.run(table)
+
+
+_STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2, 2: _to_3}

@@ -1,12 +1,14 @@
 """Deletion requests: one a unit, since a request is one person's wish.
 
-Asking twice is one request; asking for what is erased already is no request. Both are said.
+Asking twice is one request; asking for what is erased already is no request. Both are said. What becomes
+of a request stands in ``request_states``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.cells import hash_units, pseudonym, subject_units, units_by_cell
+from ..storage.cells import hash_units, pseudonym, subject_units
 from ..storage.dataset import DataSet
 from .errors import JobError, UsageError
-from .ledger import Ledger, now
+from .holds import hold_waiting, release_ended_holds
+from .ledger import Ledger
+from .request_states import DONE, HELD, QUEUED, Terms, resolved
+from .unit_lookup import Asked, asked_already, find_units, name_units, refuse_names
 from .workspace import Workspace
 
 MAX_UNIT = (1 << 63) - 1
-NAMED = 5
-"""How many offending ids an error names."""
 
 
 def parse_units(texts: Iterable[str], where: str) -> NDArray[np.int64]:
@@ -134,103 +137,121 @@ def _lowest(data_set: DataSet, key: bytes, share: float) -> tuple[int, NDArray[n
     return total, np.concatenate(units)[order]
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Which of some units a data set holds."""
-
-    live: NDArray[np.int64]
-    missing: NDArray[np.int64]
-
-
-def find_units(data_set: DataSet, units: NDArray[np.int64], salt: bytes) -> Known:
-    """Look units (ascending, different) up in the cells that their hashes name."""
-    live = [
-        here[np.isin(here, data_set.read_units(cell))]
-        for cell, here in units_by_cell(units, data_set.cells, salt).items()
-    ]
-    found = np.isin(units, np.concatenate(live)) if live else np.zeros(len(units), np.bool_)
-    return Known(units[found], units[~found])
-
-
 def forget(
     ws: Workspace,
     data: str,
     units: NDArray[np.int64],
     missing: str = "error",
     places: Mapping[int, str] | None = None,
+    terms: Terms | None = None,
+    at: datetime | None = None,
 ) -> dict[str, Any]:
     """Queue one request a unit; return counts of what became of them.
 
     places: where the user named units by subjects, for errors, which never repeat a subject.
     missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
+    terms: under which the new requests are asked; a reference that was given before for other units of
+    the data set is refused. at: the present time; the clock's if None.
     """
     if missing not in ("error", "ignore"):
         raise UsageError(f"--missing is {missing!r}; it is error or ignore")
+    terms, received, due = resolved(terms or Terms(), at)
     ledger = ws.ledger
     _, data_set = ledger.open_data_set(data, ws.root)
     salt = ledger.salt
     asked = np.unique(units)
-    names = {int(u): pseudonym(data, int(u), salt) for u in asked}
+    refuse_names((terms.reference, terms.requester, terms.ground), asked, salt)
+    names = {unit: pseudonym(data, unit, salt) for unit in asked.tolist()}
+    release_ended_holds(ws, at)
     with ledger.transaction():
-        states = _states(ledger, data, names.values())
-        done = np.array([u for u, h in names.items() if states.get(h) == "done"], np.int64)
-        if back := len(find_units(data_set, done, salt).live):
+        there = asked_already(ledger, data, names.values())
+        done = [u for u, h in names.items() if h in there and there[h].state == DONE]
+        if back := len(find_units(data_set, np.array(done, np.int64), salt).live):
             raise JobError(
                 f"{back} of these units were erased from data set {data} and are on the disk again "
                 "(restored from a backup?); put back the newest state; nothing was queued"
             )
-        fresh = np.array([u for u, h in names.items() if h not in states], np.int64)
+        fresh = np.array([u for u, h in names.items() if h not in there], np.int64)
         known = find_units(data_set, fresh, salt)
         if len(known.missing) and missing == "error":
             raise UsageError(
-                f"data set {data} has no {_named(known.missing, places)}; "
+                f"data set {data} has no {name_units(known.missing, places)}; "
                 "nothing was queued (--missing ignore skips unknown ones)"
             )
-        received = now()
+        if terms.reference is not None:
+            _note_reference(ledger, data, terms.reference, list(names.values()), received)
+            _add_reference(ledger, terms.reference, there)
+        first = 1 + (ledger.value("SELECT max(id) FROM requests") or 0)
         ledger.run_many(
-            "INSERT INTO requests (data_set, unit, unit_hash, state, received) "
-            "VALUES (?, ?, ?, 'queued', ?)",
-            [(data, u, names[u], received) for u in known.live.tolist()],
+            "INSERT INTO requests (data_set, unit, unit_hash, state, received, reference, requester, "
+            "ground, due) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (data, u, names[u], QUEUED, received)
+                + (terms.reference, terms.requester, terms.ground, due)
+                for u in known.live.tolist()
+            ],
         )
+        hold_waiting(ledger)
         made = ledger.rows(
-            "SELECT id AS request, unit FROM requests WHERE data_set = ? AND state = 'queued' "
-            "AND received = ? ORDER BY id",
-            data,
-            received,
+            "SELECT id AS request, unit, state FROM requests WHERE id >= ? ORDER BY id", first
         )
-        ledger.event("forget", {"data": data, "requests": len(known.live)})
-    erased = sum(state == "done" for state in states.values())
+        kept = {"data": data, "requests": len(made), "reference": terms.reference}
+        ledger.event("forget", {**kept, "first": first if made else None})
+    held = sum(request["state"] == HELD for request in made)
     return {
         "data": data,
-        "queued": len(known.live),
+        "reference": terms.reference,
+        "received": received,
+        "due": due,
+        "queued": len(made) - held,
+        "held": held,
         "repeated": len(units) - len(asked),
-        "already_requested": len(states) - erased,
-        "already_erased": erased,
+        "already_requested": len(there) - len(done),
+        "already_erased": len(done),
         "missing": len(known.missing),
         "requests": made,
+        "existing": [
+            {"request": there[h].request, "unit": u, "state": there[h].state}
+            for u, h in names.items()
+            if h in there
+        ],
     }
 
 
-def _named(missing: NDArray[np.int64], places: Mapping[int, str] | None) -> str:
-    """Unknown units for an error: by their numbers, or by the places where subjects were named."""
-    first = missing[:NAMED].tolist()
-    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    if places is None:
-        return f"unit {', '.join(map(str, first))}{more}"
-    return f"such subject as is named by {'; '.join(places[unit] for unit in first)}{more}"
+def all_held(found: Mapping[str, Any]) -> bool:
+    """Whether every unit that ``forget`` was asked for, and knows, is under a hold."""
+    states = {request["state"] for request in (*found["requests"], *found["existing"])}
+    return states == {HELD}
 
 
-def _states(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str, str]:
-    """The state of every request that there is for these units."""
-    wanted: Sequence[str] = list(hashes)
-    states = {}
-    for i in range(0, len(wanted), 500):
-        part = wanted[i : i + 500]
-        marks = ",".join("?" * len(part))
-        for row in ledger.rows(
-            f"SELECT unit_hash, state FROM requests WHERE data_set = ? AND unit_hash IN ({marks})",
-            data,
-            *part,
-        ):
-            states[row["unit_hash"]] = row["state"]
-    return states
+def _note_reference(
+    ledger: Ledger, data: str, reference: str, hashes: Sequence[str], received: str
+) -> None:
+    """Keep which units a reference stands for; UsageError if it was given before for others.
+
+    They are kept as one keyed hash of all, so that a list is told from its half.
+    """
+    whole = hashlib.blake2b("".join(sorted(hashes)).encode(), key=ledger.salt, digest_size=16)
+    before = ledger.row(
+        "SELECT units_hash, at FROM asked_references WHERE reference = ? AND data_set = ?",
+        reference,
+        data,
+    )
+    if before is not None and before["units_hash"] != whole.hexdigest():
+        raise UsageError(
+            f"this --reference was given before for other units of data set {data} (received "
+            f"{before['at']}); nothing was queued: give these units a reference of their own, or name "
+            "the same units"
+        )
+    ledger.run(
+        "INSERT OR IGNORE INTO asked_references VALUES (?, ?, ?, ?)",
+        *(reference, data, whole.hexdigest(), received),
+    )
+
+
+def _add_reference(ledger: Ledger, reference: str, there: Mapping[str, Asked]) -> None:
+    """Let requests that there are already be found by another reference too."""
+    ledger.run_many(
+        "INSERT OR IGNORE INTO other_references VALUES (?, ?)",
+        [(reference, asked.request) for asked in there.values() if asked.reference != reference],
+    )

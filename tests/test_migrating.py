@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,27 @@ def root(prepared: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def make_version_2(root: Path) -> None:
+    """Turn a workspace's ledger into what the program made before requests had terms and holds."""
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
+    connection.executescript(
+        "DROP TABLE asked_references; DROP TABLE other_references;"
+        "DROP TABLE held_units; DROP TABLE holds;"
+        "DROP INDEX open_requests; DROP INDEX requests_by_unit;"
+        "DROP INDEX requests_by_state; DROP INDEX requests_by_reference;"
+        "ALTER TABLE requests DROP COLUMN reference; ALTER TABLE requests DROP COLUMN requester;"
+        "ALTER TABLE requests DROP COLUMN ground; ALTER TABLE requests DROP COLUMN due;"
+        "ALTER TABLE requests DROP COLUMN extended;"
+        "CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash);"
+        "CREATE INDEX requests_by_state ON requests (state);"
+        "UPDATE meta SET value = '2' WHERE key = 'schema_version';"
+    )
+    connection.close()
+
+
 def make_old(root: Path) -> None:
     """Turn a workspace's ledger into what the program made before receipts were signed."""
+    make_version_2(root)
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
     connection.executescript(
         "DROP TABLE receipt_parts;"
@@ -81,6 +101,48 @@ def test_an_older_workspace_is_brought_up_to_date(root: Path, cli: Cli) -> None:
     cli(*BATCH)
     assert checked_receipt(root, cli, "R00000003")["rows"] > 0
     assert [r["rows"] is None for r in cli("receipt", "list")["receipts"]] == [True, True, False]
+
+
+def schema(root: Path) -> set[tuple[str, str]]:
+    """The columns of every table, and every index with what it is of."""
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite")
+    tables = [
+        r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
+    found = {
+        (table, column[1])
+        for table in tables
+        for column in connection.execute(f"PRAGMA table_info({table})")
+    }
+    found |= {
+        (name, " ".join(text.split()))
+        for name, text in connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+        )
+    }
+    connection.close()
+    return found
+
+
+def test_requests_without_terms_get_them(root: Path, cli: Cli) -> None:
+    """A ledger of version 2: requests are due 30 days after they came, and can be held and cancelled."""
+    now = schema(root)
+    make_version_2(root)
+    assert ("requests", "due") not in schema(root)
+    listed = cli("request", "list")["requests"]
+    assert schema(root) == now
+    for request in listed:
+        span = datetime.fromisoformat(request["due"]) - datetime.fromisoformat(request["received"])
+        assert span == timedelta(days=30) and len(request["due"]) == len(request["received"])
+        assert request["state"] == "queued" and request["reference"] is None
+    cli("request", "cancel", 1)
+    again = cli("forget", "--data", "t", "--subject", "Person-3", "--reference", "T-1")
+    assert again["queued"] == 1 and again["requests"][0]["request"] == 3
+    cli("hold", "place", "--data", "t", "--subject", "Person-8", "--ground", "a law suit")
+    assert len(cli(*BATCH)["receipts"]) == 1
+    cli("hold", "lift", 1)
+    assert len(cli(*BATCH)["receipts"]) == 1
+    assert cli("request", "list")["counts"] == {"done": 2, "cancelled": 1}
 
 
 def test_a_job_that_an_older_program_committed_is_finished(
