@@ -122,8 +122,11 @@ def named_units(
 
 
 def _print_queued(out: Console, found: dict[str, Any]) -> None:
-    """Counts, and which requests were there already."""
+    """Counts, the numbers of the new requests, and which were there already."""
     out.print(pairs(found, _QUEUED))
+    if made := [new["request"] for new in found["requests"]]:
+        # They are given in one transaction, so none is left out between the first and the last.
+        out.print(f"request {made[0]}" if len(made) == 1 else f"requests {made[0]} to {made[-1]}")
     for there in found["existing"][:NAMED]:
         out.print(f"there already: request {there['request']}, {there['state']}")
     if (more := len(found["existing"]) - NAMED) > 0:

@@ -20,7 +20,7 @@ from .errors import LockedError, UsageError
 from .ledger import Ledger
 from .request_states import COMMITTED, DONE, HELD, PARTLY_DONE, RUNNING, checked_text
 from .request_times import parse_time, stamp
-from .unit_lookup import asked_already, find_units, name_units, refuse_names
+from .unit_lookup import asked_already, clear_log, find_units, name_units, refuse_names
 from .workspace import Workspace
 
 ON, LIFTED, OVER = "on", "lifted", "over"
@@ -136,7 +136,7 @@ def lift_hold(ws: Workspace, hold: int, at: datetime | None = None) -> dict[str,
         if _hold(ledger, hold)["state"] == ON:
             _end(ledger, hold, LIFTED, stamp(at))
             _settle(ledger)
-    ledger.truncate_log()
+    clear_log(ledger, f"hold {hold} is lifted")
     return show_hold(ws, hold, at)
 
 

@@ -21,7 +21,7 @@ from .request_states import (
     marks,
 )
 from .request_times import later, parse_time, stamp
-from .unit_lookup import refuse_names
+from .unit_lookup import clear_log, refuse_names
 from .workspace import Workspace
 
 DELETED = ("committed", "partly done", "done")
@@ -110,7 +110,7 @@ def cancel_request(
                 f"request {request} is {row['state']}{_in_job(row)}: only one that is queued or held "
                 "can be cancelled"
             )
-    ledger.truncate_log()
+    clear_log(ledger, f"request {request} is cancelled")
     return show_request(ws, request, at)
 
 
@@ -148,7 +148,7 @@ def _condition(ledger: Ledger, chosen: Chosen, present: str) -> tuple[str, list[
         parts.append(("data_set = ?", (ledger.data_set(chosen.data)["name"],)))
     if chosen.reference is not None:
         other = "SELECT request FROM other_references WHERE reference = ?"
-        parts.append((f"(reference = ? OR id IN ({other}))", (chosen.reference,) * 2))
+        parts.append((f"(reference = ? OR id IN ({other}))", (chosen.reference.strip(),) * 2))
     is_open = f"state IN ({marks(OPEN)}) AND due"
     if chosen.overdue:
         parts.append((f"{is_open} < ?", (*OPEN, present)))

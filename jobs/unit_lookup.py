@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..storage.cells import subject_units, units_by_cell
 from ..storage.dataset import DataSet
-from .errors import UsageError
+from .errors import LockedError, UsageError
 from .ledger import Ledger
 from .request_states import AGAIN, marks
 
@@ -82,6 +82,14 @@ def asked_already(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str,
         ):
             found[row["unit_hash"]] = Asked(row["id"], row["state"], row["reference"])
     return found
+
+
+def clear_log(ledger: Ledger, done: str) -> None:
+    """Empty the ledger's log of units that were cleared; LockedError says what is done all the same."""
+    try:
+        ledger.truncate_log()
+    except LockedError as error:
+        raise LockedError(f"{done}, but {error} yet: give the command again later") from error
 
 
 def refuse_names(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -177,7 +179,7 @@ def test_tables_show_what_operators_wrote_as_it_stands(
     units = ",".join(map(str, range(1, 9)))
     assert run(["-w", str(ws), "forget", *DATA, "--unit", units]) == 0
     out = capsys.readouterr().out
-    assert "there already: request 1, queued" in out
+    assert "requests 4 to 8" in out and "there already: request 1, queued" in out
     assert run(["-w", str(ws), "forget", *DATA, "--unit", units]) == 0
     assert "and 3 more" in capsys.readouterr().out
 
@@ -208,6 +210,19 @@ def test_a_cancelled_unit_is_cleared_from_the_ledger(cli: Cli, ws: Path) -> None
         assert reader.ledger.value("SELECT count(unit) FROM held_units") == 0
         # The log is empty, so no older page with the ids is left in it.
         assert (ws / "ledger.sqlite-wal").stat().st_size == 0
+
+
+def test_a_reader_of_the_ledger_keeps_a_cancelled_unit_in_its_log(
+    cli: Cli, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("forget", *DATA, "--unit", "77")
+    with closing(sqlite3.connect(ws / "ledger.sqlite", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM requests").fetchall()
+        monkeypatch.setattr("expunge.jobs.ledger.BUSY_SECONDS", 0.2)
+        error = cli("request", "cancel", 1, code=75)
+        assert "request 1 is cancelled, but" in error and "again later" in error
+    assert cli("request", "cancel", 1)["state"] == "cancelled"
 
 
 def test_the_due_time_is_put_off_with_a_reason(cli: Cli, ws: Path) -> None:
