@@ -145,7 +145,8 @@ def _condition(ledger: Ledger, chosen: Chosen, present: str) -> tuple[str, list[
             raise UsageError(f"--state is {chosen.state!r}; it is one of {', '.join(STATES)}")
         parts.append(("state = ?", (chosen.state,)))
     if chosen.data is not None:
-        parts.append(("data_set = ?", (ledger.data_set(chosen.data)["name"],)))
+        # The plus keeps SQLite from the index of units, whose order has nothing to do with this one.
+        parts.append(("+data_set = ?", (ledger.data_set(chosen.data)["name"],)))
     if chosen.reference is not None:
         other = "SELECT request FROM other_references WHERE reference = ?"
         parts.append((f"(reference = ? OR id IN ({other}))", (chosen.reference.strip(),) * 2))
