@@ -17,8 +17,8 @@ from typing import Annotated
 
 import typer
 
-from ..cluster.clients import BadClusterError, ClusterError
-from ..storage.errors import BadInputError, StorageError
+from ..cluster.clients import BadClusterError
+from ..storage.errors import BadInputError
 from . import (
     cli_data,
     cli_deletion,
@@ -28,8 +28,9 @@ from . import (
     cli_models,
     cli_receipts,
     cli_requests,
+    cli_schedule,
 )
-from .console import Json, Session, session
+from .console import PLAIN, Json, Session, session
 from .errors import JobError
 from .workspace import Workspace
 
@@ -53,6 +54,7 @@ cli_deletion.register(app)
 cli_receipts.register(app)
 cli_experiment.register(app)
 cli_extended.register()
+cli_schedule.register()
 
 
 def _print_version(wanted: bool) -> None:
@@ -104,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(_INTERRUPTED)
         return INTERRUPTED
-    except (JobError, StorageError, ClusterError, OSError, DatabaseError) as error:
+    except PLAIN as error:
         if debug:
             traceback.print_exc()
         damaged = _ledgers_fault(error) if isinstance(error, DatabaseError) else ""

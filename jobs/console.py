@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from sqlite3 import DatabaseError
 from time import monotonic
 from typing import Annotated, Any, Protocol
 
@@ -20,8 +21,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from ..cluster.clients import check_cluster, connect
-from .errors import UsageError
+from ..cluster.clients import ClusterError, check_cluster, connect
+from ..storage.errors import StorageError
+from .errors import JobError, UsageError
 from .fold import DaskFold, Fold, InlineFold
 from .workspace import Workspace
 
@@ -36,6 +38,8 @@ Cluster = Annotated[
 Workers = Annotated[int | None, typer.Option(help="Local worker processes; one a core if unset.")]
 MemoryLimit = Annotated[str | None, typer.Option(help="Memory a local worker may use, e.g. 1GiB.")]
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1)]
+PLAIN = (JobError, StorageError, ClusterError, OSError, DatabaseError)
+"""Errors whose text is for the user; they repeat no subject that was asked for."""
 INLINE = "inline"
 PIPE_WIDTH = 1000
 QUIET_SECONDS = 10.0

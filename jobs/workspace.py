@@ -54,12 +54,18 @@ class Workspace:
         files.sync_folder(root)
         return cls(root, ledger)
 
-    @classmethod
-    def open(cls, root: Path) -> Self:
-        """Open an existing workspace; workers get its absolute path."""
+    @staticmethod
+    def find(root: Path) -> Path:
+        """Return the absolute path of an existing workspace; UsageError if there is none."""
         root = root.absolute()
         if not (root / "ledger.sqlite").is_file():
             raise UsageError(f"{root} is not a workspace: make one with expunge init {root}")
+        return root
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Open an existing workspace; workers get its absolute path."""
+        root = cls.find(root)
         ws = cls(root, Ledger.open(root / "ledger.sqlite"))
         if ws.ledger.version < LEDGER_VERSION:
             try:
@@ -134,14 +140,8 @@ class Workspace:
         with (self.root / "lock").open("r+") as file:
             if not _lock_now(file):
                 raise LockedError(_held_by(file.name))
-            holder = {
-                "purpose": purpose,
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "since": now(),
-            }
             # In place and of the same length: a full disk does not keep anybody from the lock.
-            _write_holder(file, json.dumps(holder))
+            _write_holder(file, _holder(purpose))
             try:
                 fence = self._take_fence()
                 self._mark_interrupted()
@@ -150,6 +150,25 @@ class Workspace:
                 yield fence
             finally:
                 self._held = None
+                _write_holder(file, "")
+
+    @classmethod
+    @contextmanager
+    def scheduling(cls, root: Path, purpose: str) -> Iterator[None]:
+        """Be the workspace's only scheduler; LockedError at once, saying who is.
+
+        Others may work meanwhile: a scheduler opens the workspace, and takes ``lock``, for each of
+        its batches.
+        """
+        path = cls.find(root) / "schedule.lock"
+        path.touch()
+        with path.open("r+") as file:
+            if not _lock_now(file):
+                raise LockedError(_held_by(file.name, "schedule"))
+            _write_holder(file, _holder(purpose))
+            try:
+                yield
+            finally:
                 _write_holder(file, "")
 
     def note_dead_jobs(self) -> None:
@@ -236,6 +255,12 @@ class Workspace:
             raise UsageError(f"there is a {kind} named {name!r} already; choose another name")
 
 
+def _holder(purpose: str) -> str:
+    """Who takes a lock, for those who come later."""
+    who = {"purpose": purpose, "pid": os.getpid(), "host": socket.gethostname(), "since": now()}
+    return json.dumps(who)
+
+
 def _write_holder(file: IO[str], text: str) -> None:
     os.pwrite(file.fileno(), text.encode()[:HOLDER_BYTES].ljust(HOLDER_BYTES), 0)
 
@@ -253,10 +278,10 @@ def _new_salt() -> bytes:
     return secrets.token_bytes(16)
 
 
-def _held_by(lock: str) -> str:
+def _held_by(lock: str, what: str = "workspace") -> str:
     try:
         holder = json.loads(Path(lock).read_text())
         who = f"{holder['purpose']}, process {holder['pid']} on {holder['host']}"
-        return f"the workspace is in use by {who}, since {holder['since']}; try again later"
+        return f"the {what} is in use by {who}, since {holder['since']}; try again later"
     except (json.JSONDecodeError, KeyError, OSError):
-        return "the workspace is in use by another process; try again later"
+        return f"the {what} is in use by another process; try again later"
