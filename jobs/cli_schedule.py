@@ -148,7 +148,7 @@ def _unit(
         when = ["--cron", due.text, "--timezone", due.zone_name]
         when += [] if catch_up else ["--no-catch-up"]
         user = pwd.getpwuid(os.getuid()).pw_name
-        return systemd_service([*schedule, *when, *options], workspace, user)
+        return systemd_service([*schedule, *when, *options], user)
     if unit == "cron":
         return crontab([*schedule, "--once", *options], due)
     if unit != "kubernetes":

@@ -19,7 +19,7 @@ STOP_SECONDS = 3600
 """How long a batch may take to end before it is killed, and resumed at the next start."""
 _SYSTEMD = """\
 [Unit]
-Description={description}
+Description=Deletion batches of expunge
 After=local-fs.target remote-fs.target
 
 [Service]
@@ -79,6 +79,8 @@ spec:
             - name: workspace
               {volume}
 """
+_PLAIN = re.compile(r"[A-Za-z0-9_@+:,./-]+")
+"""Words that no unit file reads as anything else."""
 MOUNT = "/workspace"
 """Where a container finds the workspace."""
 
@@ -92,12 +94,11 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def systemd_service(command: Sequence[str], workspace: Path, user: str) -> str:
+def systemd_service(command: Sequence[str], user: str) -> str:
     """Return a service that runs ``command``, a daemon; the first word is its absolute path."""
     program, *arguments = command
     words = [_systemd_word(program, "$"), *(_systemd_word(word, "$$") for word in arguments)]
     return _SYSTEMD.format(
-        description=f"Deletion batches of {workspace}".replace("%", "%%"),
         user=user,
         command=" ".join(words),
         stop=STOP_SECONDS,
@@ -153,10 +154,12 @@ def _json(value: object) -> str:
 
 
 def _systemd_word(word: str, dollar: str) -> str:
-    """A word of ExecStart, quoted: systemd.service(5), "Command lines".
+    """A word of ExecStart, quoted where needed: systemd.service(5), "Command lines".
 
     dollar: a dollar sign there; variables are replaced in all words but the first.
     """
+    if _PLAIN.fullmatch(word):
+        return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped.replace("$", dollar)}"'
 
