@@ -1,7 +1,7 @@
 """The command line: ``expunge``.
 
-Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 failed, 2 usage,
-4 held, 5 verification failed, 75 locked, try again.
+Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 failed, 2 usage, 3 partly
+done, 4 held, 5 verification failed, 75 locked, try again.
 """
 
 from __future__ import annotations

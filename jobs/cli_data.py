@@ -145,4 +145,7 @@ def show(
     """Show a data set: shape, source, live rows, models."""
     with session(ctx).open() as ws:
         found = describe_data_set(ws, name)
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, list(found))))
+    plain = [name for name in found if name != "lineage"]
+    heads = ("model", "algorithm", "generation", "version", "job", "created", "state")
+    models = table(heads, [[m[n] for n in heads] for m in found["lineage"]])
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), models))

@@ -9,12 +9,14 @@ import typer
 from rich.table import Table
 
 from ..pipeline.regression import DELTA, METHODS
+from .cancelling import CANCELLED, cancel
 from .console import (
     Cluster,
     Json,
     MemoryLimit,
     Workers,
     confirm,
+    ended_by_sigterm,
     existing,
     open_fold,
     pairs,
@@ -24,15 +26,17 @@ from .console import (
 )
 from .deletion import forecast, run_batch
 from .demo import run_demo
-from .errors import JobError, UsageError, VerifyError
+from .errors import JobError, PartlyDoneError, UsageError, VerifyError
 from .holds import release_ended_holds
 from .job_verifying import NONE
+from .pending import cure, models_behind
 from .resuming import resume
+from .retrying import retry
 from .scanning import scan
 from .signing import KEYGEN
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
-job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume.")
+job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume, retry, cancel.")
 _PLAN = ("requests", "units", "cells")
 _BATCH = ("job", "units", "rows", "cells_read", "bytes_read", "bytes_written")
 _MODELS = ("model", "action", "exactness", "passes", "seconds", "rows", "version", "reason")
@@ -106,14 +110,27 @@ def run(
         queued = ws.ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'")
         if queued:
             confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
-        with showing("batch") as update:
+        with showing("batch") as update, ended_by_sigterm():
             found = run_batch(ws, fold, update, method)
+        way = None if not found["behind"] else cure(ws.ledger, found["job"])
     for report in found["models"]:
         if report.get("retrain_recommended"):
             typer.echo(f"model {report['model']}: {RECOMMENDED}", err=True)
     if found["receipts"] and not found["signed"]:
         typer.echo(UNSIGNED, err=True)
     session(ctx).emit(found, as_json, lambda out: out.print(*_batch_tables(found)))
+    _check_whole(found, way)
+
+
+def _check_whole(found: dict[str, Any], way: str | None) -> None:
+    """PartlyDoneError where models are behind, with what went wrong and the ways to go on."""
+    late = found.get("behind", [])
+    if late:
+        failed = "; ".join(f"model {m['model']}: {m['error']}: {m['problem']}" for m in late)
+        raise PartlyDoneError(
+            f"job {found['job']} is partly done: {failed}; the rows are not erased yet and no receipt "
+            f"is issued; {way}"
+        )
 
 
 def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
@@ -130,6 +147,8 @@ def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
             heads = ["provenance" if n == "kind" else n.replace("_", " ") for n in names]
             shown.append(table(heads, [[m.get(n) for n in names] for m in chosen]))
     done = found["verification"]
+    if done is None:
+        return [*shown, "partly done: the rows wait for the models that are behind"]
     if done["verify"] == NONE:
         return [*shown, "what was written was read back; expunge settings --verify asks for more"]
     return [*shown, f"verification {done['verify']}, {done['outcome']}: {done['what']}"]
@@ -152,6 +171,7 @@ def show_job(ctx: typer.Context, number: JobId, as_json: Json = False) -> None:
     with session(ctx).open() as ws:
         ws.note_dead_jobs()
         found = ws.ledger.job(number)
+        found["behind"] = models_behind(ws.ledger, number)
     plain = [n for n in found if n != "steps"]
     steps = [[s["name"], s["started"], s["finished"]] for s in found["steps"]]
     shown = table(("step", "started", "finished"), steps)
@@ -172,12 +192,65 @@ def resume_job(
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
         showing(f"resume job {number}") as update,
+        ended_by_sigterm(),
     ):
         found = resume(ws, number, fold, update)
+        way = cure(ws.ledger, number)
+    _emit_job(ctx, number, found, way, as_json)
+
+
+def _emit_job(
+    ctx: typer.Context, number: int, found: dict[str, Any], way: str, as_json: bool
+) -> None:
+    """Show what became of a job that was taken up again."""
     shown: list[Table | str] = [f"job {number} is {found.get('state', 'done')}"]
     if "verification" in found:
         shown += _batch_tables(found)
     session(ctx).emit(found, as_json, lambda out: out.print(*shown))
+    _check_whole(found, way)
+
+
+@job.command("retry")
+def retry_job(
+    ctx: typer.Context,
+    number: JobId,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How regressions update this time; as batch run has it. As then if unset."
+        ),
+    ] = None,
+    cluster: Cluster = "local",
+    workers: Workers = None,
+    memory_limit: MemoryLimit = None,
+    as_json: Json = False,
+) -> None:
+    """Take a job's models that are behind once more, and finish the job; exit 3 if one fails again.
+
+    Of a job whose verification failed, the regressions that were not right are trained anew.
+    """
+    if method is not None and method not in METHODS:
+        raise UsageError(f"--method is {method!r}; it is one of {', '.join(METHODS)}")
+    with (
+        session(ctx).open() as ws,
+        open_fold(ws, cluster, workers, memory_limit) as fold,
+        showing(f"retry job {number}") as update,
+        ended_by_sigterm(),
+    ):
+        found = retry(ws, number, fold, update, method)
+        way = cure(ws.ledger, number)
+    _emit_job(ctx, number, found, way, as_json)
+
+
+@job.command("cancel")
+def cancel_job(ctx: typer.Context, number: JobId, as_json: Json = False) -> None:
+    """Stop a deletion job before its commit, from any terminal; its requests go back to the queue."""
+    with session(ctx).open() as ws:
+        found = cancel(ws, number)
+    told = f"job {number} is {found['state']}"
+    if found["state"] != CANCELLED:
+        told += ": it ends when its present task does"
+    session(ctx).emit(found, as_json, lambda out: out.print(told))
 
 
 def scan_(

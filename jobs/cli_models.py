@@ -18,6 +18,7 @@ from .console import (
     MemoryLimit,
     Seed,
     Workers,
+    confirm,
     existing,
     open_fold,
     pairs,
@@ -27,12 +28,14 @@ from .console import (
 )
 from .errors import UsageError, VerifyError
 from .memory import parse_bytes
+from .pending import refuse_behind
 from .regression_training import ALGORITHMS as REGRESSIONS
+from .retiring import retire_model
 from .sparse_models import predict_file
 from .training import describe_model, parse_parameters, predict, train
 from .verifying import verify_model
 
-model = typer.Typer(no_args_is_help=True, help="Models: list, show.")
+model = typer.Typer(no_args_is_help=True, help="Models: list, show, retire.")
 _HIDDEN = ("job", "settings", "warnings", "differing", "ledger_digest", "against")
 
 
@@ -116,14 +119,15 @@ def train_(
 
 @model.command("list")
 def list_(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the models."""
+    """List the models; one that is behind has seen rows which the job named there has deleted."""
     with session(ctx).open() as ws:
         rows = ws.ledger.rows(
-            "SELECT name, algorithm, data_set, version, rows FROM models ORDER BY name"
+            "SELECT name, algorithm, data_set, version, m.rows, b.job AS behind FROM models m "
+            "LEFT JOIN behind b ON b.model = m.name ORDER BY name"
         )
     for row in rows:
         row["empty"] = row["rows"] == 0
-    names = ("name", "algorithm", "data_set", "version", "rows", "empty")
+    names = ("name", "algorithm", "data_set", "version", "rows", "empty", "behind")
     shown = table(names, [[r[n] for n in names] for r in rows])
     session(ctx).emit({"models": rows}, as_json, lambda out: out.print(shown))
 
@@ -137,9 +141,30 @@ def show(
     """Show a model: settings, version, and centres or coefficients in the features' own units."""
     with session(ctx).open() as ws:
         found = describe_model(ws, name)
-    plain = [n for n in found if n not in ("cluster_centers", "sizes", "coefficients")]
+    matrix = ("cluster_centers", "sizes", "coefficients", "versions")
+    plain = [n for n in found if n not in matrix]
+    heads = ("version", "job", "created", "state")
+    history = table(heads, [[v[n] for n in heads] for v in found["versions"]])
     shown = _rows_of(found)
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), shown))
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, plain), history, shown))
+
+
+@model.command()
+def retire(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="MODEL")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a model and all its versions for good; its name is free then."""
+    with session(ctx).open() as ws:
+        ws.ledger.model(name)
+        confirm(f"Remove model {name} and all its versions for good?", yes)
+        found = retire_model(ws, name)
+    for job in found["jobs"]:
+        typer.echo(f"job {job} waits no more for it: expunge job retry {job}", err=True)
+    shown = ("model", "data", "algorithm", "versions")
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, shown)))
 
 
 def _rows_of(found: dict[str, Any]) -> Table:
@@ -169,6 +194,7 @@ def predict_(
     """Print the cluster, class or value of every row of a file, a line each."""
     with session(ctx).open() as ws:
         row = ws.ledger.model(name)
+        refuse_behind(ws.ledger, name)
         data_set = DataSet.open(ws.root / ws.ledger.data_set(row["data_set"])["folder"])
         if data_set.sparse:
             found = predict_file(ws, name, existing(file), format, data_set)

@@ -3,13 +3,14 @@
 plan -> gather -> update -> **commit** (one ledger transaction) -> erase -> retire -> verify ->
 receipt. Each step is recorded before it starts and is safe to repeat. Before the commit a crash
 leaves only folders that the ledger does not name, which the next lock sweeps; after it, the
-addresses in the ledger say what is still to be erased.
+addresses in the ledger say what is still to be erased. Where some models' updates fail, the others'
+are committed and the job stops there, partly done: ``retrying`` goes on with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +23,26 @@ from ..storage.cells import pseudonym
 from ..storage.dataset import DataSet
 from ..storage.fence import Fence
 from ..storage.files import metered
+from .cancelling import (
+    JobCancelledError,
+    check_not_cancelled,
+    end_cancelled,
+    leave_nothing,
+    watched,
+)
 from .erasure import Committed, finish
 from .errors import JobError, VerifyError
 from .fold import Fold
 from .holds import release_ended_holds
 from .job_verifying import Deleted, ranges_before
-from .ledger import now
-from .model_family import Change, NextVersion
+from .ledger import Ledger, now
+from .model_family import Change
+from .pending import PARTLY_DONE, check_nothing_pending, refuse_interrupted
 from .plan import Gathered, gather
-from .scanning import Rows
+from .scanning import Range, Rows
 from .signing import signer_of
 from .training import family_of
+from .updating import Failure, Updates, enter, settle, update_models
 from .workspace import Workspace
 
 Progress = Callable[[str], None]
@@ -58,7 +68,8 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
     ledger = ws.ledger
     with ws.lock("deletion batch") as fence:
         release_ended_holds(ws)
-        refuse_interrupted(ws)
+        refuse_interrupted(ledger)
+        _refuse_partly_done(ledger)
         # A key that is lost or damaged is told before anything is deleted.
         signer_of(ws)
         with ledger.transaction():
@@ -72,7 +83,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
 def nothing_to_do() -> dict[str, Any]:
     """The report of a batch without requests."""
     names = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
-    empty: dict[str, Any] = {"job": None, "receipts": [], "models": [], "tasks": 0}
+    empty: dict[str, Any] = {"job": None, "receipts": [], "models": [], "tasks": 0, "behind": []}
     empty |= {"verification": None, "signed": False}
     return {**empty, **dict.fromkeys(names, 0)}
 
@@ -87,23 +98,20 @@ def resume_deletion(
     ws.ledger.restart_job(job)
     report = ws.ledger.job(job)["report"]
     if "committed" in report:
-        return _finish(ws, Committed(job, report, {}, None), fence, fold, progress)
+        return finish_committed(ws, Committed(job, report, {}, None), fence, fold, progress)
     return _run(ws, job, fence, fold, progress)
 
 
-def refuse_interrupted(ws: Workspace) -> None:
-    """JobError while a deletion job waits to be resumed."""
-    found = ws.ledger.row(
-        "SELECT id FROM jobs WHERE kind = 'deletion' AND state IN ('interrupted', 'unverified')"
-    )
-    if found is not None:
-        job = found["id"]
-        raise JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
+def _refuse_partly_done(ledger: Ledger) -> None:
+    """JobError where a request is queued for a data set whose last deletions wait for a model."""
+    for row in ledger.rows("SELECT DISTINCT data_set FROM requests WHERE state = 'queued'"):
+        check_nothing_pending(ledger, row["data_set"])
 
 
 def forecast(ws: Workspace, fold: Fold, method: str = DELTA) -> dict[str, Any]:
     """Tell what a batch would do now, by reading the rows that it would delete; writes nothing."""
-    refuse_interrupted(ws)
+    refuse_interrupted(ws.ledger)
+    _refuse_partly_done(ws.ledger)
     targets = _targets(ws, "state = 'queued'", ())
     models = []
     cells = 0
@@ -141,65 +149,113 @@ def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Tar
 
 def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) -> dict[str, Any]:
     """All steps; an error before the commit puts the requests back in the queue."""
-    ledger = ws.ledger
     try:
-        with metered() as meter:
-            with ledger.step(job, "plan"):
-                progress("plan")
-                targets = _targets(ws, "job = ?", (job,))
-                _drop_unfinished(ws, targets)
-                method = ledger.job(job)["asked"].get("method", DELTA)
-            with ledger.step(job, "gather"):
-                progress("gather")
-                salt = ledger.salt
-                gathered = [gather(t.data_set, t.units, salt, fold) for t in targets]
-                for target, rows in zip(targets, gathered, strict=True):
-                    _check_found(target, rows)
-            with ledger.step(job, "update"):
-                versions = [
-                    family_of(ledger.model(name)["algorithm"]).next_version(
-                        Change(ws, fence, fold, progress, name, target.row, rows, method)
-                    )
-                    for target, rows in zip(targets, gathered, strict=True)
-                    for name in target.models
-                ]
-        report = {
-            "job": job,
-            "requests": sum(len(t.units) for t in targets),
-            "units": sum(len(t.units) for t in targets),
-            "rows": sum(len(g.removed.units) for g in gathered),
-            "cells": sum(len(g.parts) for g in gathered),
-            "models": [v.report for v in versions],
-            "cells_read": len(meter.cells),
-            "bytes_read": meter.bytes_read,
-            "bytes_written": meter.bytes_written,
-            "tasks": fold.tasks,
-        }
-        ranges = ranges_before(ws, [t.row["name"] for t in targets])
-        with ledger.step(job, "commit"):
-            _commit(ws, job, targets, gathered, versions, report)
-    except Exception as error:
-        _roll_back(ws, job, error)
+        with watched(ws.ledger, job, fold, progress) as told:
+            done, failures = _until_commit(ws, job, fence, fold, told)
+    except (Exception, KeyboardInterrupt) as error:
+        _roll_back(ws, job, error, fence, fold)
         raise
-    known = {
-        (t.row["name"], p.cell): p.statistics
-        for t, g in zip(targets, gathered, strict=True)
-        for p in g.parts
+    if failures:
+        return stop_partly_done(ws, done.job, failures, fold, progress)
+    return finish_committed(ws, done, fence, fold, progress)
+
+
+def _until_commit(
+    ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress
+) -> tuple[Committed, tuple[Failure, ...]]:
+    """Plan, gather, update and commit; return the job as it is then, and the models that failed.
+
+    Where all of them fail, what the first one raised is raised, and nothing is committed.
+    """
+    ledger = ws.ledger
+    with metered() as meter:
+        with ledger.step(job, "plan"):
+            progress("plan")
+            targets = _targets(ws, "job = ?", (job,))
+            _drop_unfinished(ws, targets)
+            method = ledger.job(job)["asked"].get("method", DELTA)
+        with ledger.step(job, "gather"):
+            progress("gather")
+            salt = ledger.salt
+            gathered = [gather(t.data_set, t.units, salt, fold) for t in targets]
+            for target, rows in zip(targets, gathered, strict=True):
+                _check_found(target, rows)
+        with ledger.step(job, "update"):
+            updates = update_models(
+                Change(ws, fence, fold, progress, name, target.row, rows, method)
+                for target, rows in zip(targets, gathered, strict=True)
+                for name in target.models
+            )
+            if updates.failures and not updates.versions:
+                raise updates.failures[0].error
+    report = {
+        "job": job,
+        "requests": sum(len(t.units) for t in targets),
+        "units": sum(len(t.units) for t in targets),
+        "rows": sum(len(g.removed.units) for g in gathered),
+        "cells": sum(len(g.parts) for g in gathered),
+        "models": [v.report for v in updates.versions],
+        "cells_read": len(meter.cells),
+        "bytes_read": meter.bytes_read,
+        "bytes_written": meter.bytes_written,
+        "tasks": fold.tasks,
     }
+    if updates.failures:
+        report["update_failures"] = [f.told() for f in updates.failures]
+    names = [t.row["name"] for t in targets]
+    ranges = ranges_before(ws, names)
+    with ledger.step(job, "commit"):
+        _commit(ws, job, targets, gathered, updates, report)
+    by_name = dict(zip(names, gathered, strict=True))
+    return committed(job, report, by_name, ranges), updates.failures
+
+
+def committed(
+    job: int,
+    report: dict[str, Any],
+    gathered: Mapping[str, Gathered],
+    ranges: Mapping[str, Sequence[Range]],
+    whole: bool = True,
+) -> Committed:
+    """A job as it is after its commit, in the process that gathered the rows; by data set.
+
+    ranges, whole: as in ``Deleted``.
+    """
+    known = {(name, p.cell): p.statistics for name, g in gathered.items() for p in g.parts}
     leaving: dict[str, Rows] = {
-        t.row["name"]: g.sparse if t.data_set.sparse else g.removed.x
-        for t, g in zip(targets, gathered, strict=True)
+        name: g.sparse if g.data_set.sparse else g.removed.x for name, g in gathered.items()
     }
-    done = Committed(job, report, known, Deleted(leaving, ranges))
-    return _finish(ws, done, fence, fold, progress)
+    return Committed(job, report, known, Deleted(leaving, ranges, whole))
 
 
-def _finish(
+def stop_partly_done(
+    ws: Workspace, job: int, failures: Sequence[Failure], fold: Fold, progress: Progress
+) -> dict[str, Any]:
+    """End a job that its commit made partly done: former versions go, the rows stay as they are.
+
+    Returns its report; ``behind`` has the models that failed, each with the error's text, which
+    is kept nowhere.
+    """
+    with ws.ledger.step(job, "retire"):
+        progress("retire")
+        fold.close()
+        ws.sweep_garbage()
+    return {
+        **ws.ledger.job(job)["report"],
+        "state": PARTLY_DONE,
+        "behind": [{**f.told(), "problem": str(f.error)} for f in failures],
+        "receipts": [],
+        "signed": False,
+        "verification": None,
+    }
+
+
+def finish_committed(
     ws: Workspace, done: Committed, fence: Fence, fold: Fold, progress: Progress
 ) -> dict[str, Any]:
-    """What follows the commit; whatever goes wrong there, the job can be resumed."""
+    """What follows the commit of all models; whatever goes wrong there, the job can be resumed."""
     try:
-        return finish(ws, done, fence, fold, progress)
+        return finish(ws, done, fence, fold, progress) | {"state": "done", "behind": []}
     except VerifyError:
         raise
     except Exception as error:
@@ -233,10 +289,16 @@ def _check_found(target: Target, gathered: Gathered) -> None:
         )
 
 
-def _roll_back(ws: Workspace, job: int, error: Exception) -> None:
-    """Put the requests of a job that failed before its commit back in the queue."""
+def _roll_back(
+    ws: Workspace, job: int, error: Exception | KeyboardInterrupt, fence: Fence, fold: Fold
+) -> None:
+    """Put the requests of a job that failed or was stopped before its commit back in the queue."""
     ledger = ws.ledger
     if "committed" in ledger.job(job)["report"]:
+        return
+    if isinstance(error, KeyboardInterrupt | JobCancelledError):
+        leave_nothing(ws, fence, fold)
+        end_cancelled(ws, job)
         return
     ledger.fail_job(job, error)
     ws.sweep_garbage()
@@ -247,17 +309,14 @@ def _commit(
     job: int,
     targets: list[Target],
     gathered: list[Gathered],
-    versions: list[NextVersion],
+    updates: Updates,
     report: dict[str, Any],
 ) -> None:
     """The one transaction: versions flip, tombstones are set, requests move on."""
     ledger = ws.ledger
     with ledger.transaction():
-        for v in versions:
-            ledger.add_version(v.model, v.number, v.folder, v.digest, job)
-            ledger.run(
-                "UPDATE models SET version = ?, rows = ? WHERE name = ?", v.number, v.rows, v.model
-            )
+        check_not_cancelled(ledger, job)
+        enter(ledger, job, updates)
         for target, rows in zip(targets, gathered, strict=True):
             name = target.row["name"]
             ledger.run_many(
@@ -278,6 +337,6 @@ def _commit(
                     for unit, count in zip(units.tolist(), counts.tolist(), strict=True)
                 ],
             )
-        ledger.run("UPDATE requests SET state = 'committed' WHERE job = ?", job)
         ledger.report_job(job, {**report, "committed": now()})
-        ledger.event("commit", {"job": job, "digests": {v.model: v.digest for v in versions}})
+        ledger.event("commit", {"job": job, **updates.told()})
+        settle(ledger, job)

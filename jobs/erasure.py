@@ -51,7 +51,7 @@ def erase_cells(task: EraseTask) -> list[tuple[int, CellStatistics]]:
     return done
 
 
-def _addresses(ws: Workspace, job: int) -> dict[str, dict[int, NDArray[np.int64]]]:
+def addresses(ws: Workspace, job: int) -> dict[str, dict[int, NDArray[np.int64]]]:
     """The committed addresses of a job: data set -> cell -> slots."""
     found: dict[str, dict[int, NDArray[np.int64]]] = {}
     for row in ws.ledger.rows("SELECT * FROM tombstones WHERE job = ? ORDER BY cell", job):
@@ -64,7 +64,7 @@ def _erase(
     ws: Workspace, job: int, fence: Fence, fold: Fold, known: dict[tuple[str, int], CellStatistics]
 ) -> None:
     """Overwrite every committed address and put the cells' statistics right; idempotent."""
-    for name, slots in _addresses(ws, job).items():
+    for name, slots in addresses(ws, job).items():
         data_set = DataSet.open(ws.root / ws.ledger.data_set(name)["folder"])
         tasks = [
             EraseTask(
@@ -138,7 +138,7 @@ def _read_back(ws: Workspace, job: int) -> dict[str, int]:
     """Read back what the job wrote: slots empty, old versions gone, new ones whole; count them."""
     ledger, slots_read, versions = ws.ledger, 0, 0
     try:
-        for name, cells in _addresses(ws, job).items():
+        for name, cells in addresses(ws, job).items():
             data_set = DataSet.open(ws.root / ledger.data_set(name)["folder"])
             for cell, slots in cells.items():
                 check_erased(data_set, cell, slots)

@@ -2,6 +2,7 @@
 
 JobError            1  the job failed, or what was asked for can't be done now
 ├── UsageError      2  the request itself is wrong
+├── PartlyDoneError 3  some models have their next version, others don't
 ├── HeldError       4  a hold keeps it back
 ├── VerifyError     5  a verification failed
 └── LockedError    75  somebody else holds the workspace; try again
@@ -20,6 +21,12 @@ class UsageError(JobError, ValueError):
     """What was asked for is wrong in itself."""
 
     exit_code = 2
+
+
+class PartlyDoneError(JobError):
+    """A deletion is committed, and waits for the models that are behind."""
+
+    exit_code = 3
 
 
 class HeldError(JobError):

@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
-from distributed import Client
+from distributed import Client, Future
+from distributed.client import FutureCancelledError
+from distributed.comm.core import CommClosedError
 
 from ..storage import files
 
@@ -26,6 +28,14 @@ TASK_SECONDS = 0.1
 """A task takes as many cells as make about this much work."""
 RETRIES = 5
 """How often a task is tried again after its worker died."""
+CHECK_SECONDS = 0.5
+"""How often is checked, while tasks run, whether they are still wanted."""
+CLUSTER_LOST: tuple[type[Exception], ...] = (CommClosedError, FutureCancelledError)
+"""Errors of a cluster that is gone."""
+
+
+def unchecked() -> None:
+    """The check of a fold whose tasks are wanted to their end."""
 
 
 class Fold(Protocol):
@@ -33,6 +43,8 @@ class Fold(Protocol):
 
     tasks: int
     """Tasks run so far, merges not counted."""
+    check: Callable[[], None]
+    """Called between tasks and while they run; raises where they are not wanted any more."""
 
     @property
     def workers(self) -> int:
@@ -66,6 +78,7 @@ class InlineFold:
 
     def __init__(self) -> None:
         self.tasks = 0
+        self.check = unchecked
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -77,7 +90,11 @@ class InlineFold:
         merge: Callable[[Result, Result], Result],
     ) -> Result:
         self.tasks += len(pieces)
-        return reduce(merge, (task(piece) for piece in pieces))
+        return reduce(merge, (self._checked(task, piece) for piece in pieces))
+
+    def _checked(self, task: Callable[[Piece], Result], piece: Piece) -> Result:
+        self.check()
+        return task(piece)
 
 
 class DaskFold:
@@ -92,6 +109,7 @@ class DaskFold:
         self._stack = ExitStack()
         self._opened: Client | None = None
         self.tasks = 0
+        self.check = unchecked
 
     @property
     def _client(self) -> Client:
@@ -122,6 +140,7 @@ class DaskFold:
         pieces: Sequence[Piece],
         merge: Callable[[Result, Result], Result],
     ) -> Result:
+        self.check()
         self.tasks += len(pieces)
         client = self._client
         # Two runs over the same cells may see different rows: results must never be remembered.
@@ -135,9 +154,19 @@ class DaskFold:
                 client.submit(_merged, merge, futures[i : i + FAN_IN], **options)
                 for i in range(0, len(futures), FAN_IN)
             ]
-        result, meter = futures[0].result()
+        result, meter = self._awaited(futures[0])
         files.absorb(meter)
         return result  # type: ignore[no-any-return]
+
+    def _awaited(self, future: Future) -> Any:
+        """A future's result. Where the check raises all futures are let go, and tasks that have not begun."""
+        while True:
+            try:
+                return future.result(timeout=CHECK_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise
+                self.check()
 
 
 def _measured(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, files.Meter]:

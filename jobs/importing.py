@@ -27,6 +27,7 @@ from ..storage.svmlight import SVMLIGHT
 from .errors import UsageError
 from .input_files import input_files
 from .ledger import now
+from .lineage import lineage
 from .sparse_importing import SPARSE_GENERATORS, is_sparse, open_sparse
 from .workspace import Workspace
 
@@ -177,5 +178,6 @@ def describe_data_set(ws: Workspace, name: str) -> dict[str, Any]:
         "path": row["folder"],
         "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         "models": [m["name"] for m in models],
+        "lineage": lineage(ws.ledger, name),
         "feature_names": list(DataSet.open(path).feature_names),
     }

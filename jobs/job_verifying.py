@@ -33,6 +33,8 @@ READ_BACK = "read back"
 SETTING = "verify"
 FAILURES = "verification_failures"
 """Where a job's report has what earlier attempts found wrong."""
+AT_FAULT = "at_fault"
+"""Where a failure has the models that were not as they should be."""
 PASSED, INCOMPLETE, NOT_DONE = "passed", "incomplete", "not done"
 ROWS_AT_ONCE = 20_000
 """Rows of one search; their patterns take some kilobytes each."""
@@ -52,6 +54,8 @@ class Deleted:
     """By data set."""
     ranges: Mapping[str, Sequence[Range]]
     """By data set, those of the models that saw the rows; nothing where no scan is asked for."""
+    whole: bool = True
+    """Whether ``ranges`` has all: those of models that an earlier attempt updated are not known."""
 
 
 def ranges_before(ws: Workspace, data_sets: Iterable[str]) -> dict[str, Sequence[Range]]:
@@ -120,9 +124,11 @@ def unverified(ws: Workspace, job: int, failure: Found) -> VerifyError:
         ledger.report_job(job, {**report, FAILURES: [*report.get(FAILURES, []), failure]})
         ledger.event("verification failed", {"job": job, **_without_places(failure)})
         ledger.run("UPDATE jobs SET state = 'unverified' WHERE id = ?", job)
+    cure = f"expunge job resume {job} erases and verifies again"
+    if AT_FAULT in failure:
+        cure += f", expunge job retry {job} also trains the regressions anew that are not right"
     return VerifyError(
-        f"job {job}: verification failed: {failure['problem']}; no receipt is issued; expunge job "
-        f"resume {job} erases and verifies again"
+        f"job {job}: verification failed: {failure['problem']}; no receipt is issued; {cure}"
     )
 
 
@@ -145,15 +151,16 @@ def _verify_models(
     if not names:
         return _told(PASSED, "no model saw the rows, so there was none to compare with a retrain")
     chosen = [names[_drawn(ws, job, len(names))]] if how == SAMPLE else names
-    done, faults = [], []
+    done, faults = [], {}
     for name in chosen:
         result, fault = _verified(ws, name, fold, progress)
         done.append(result)
-        faults += [fault] * (fault is not None)
+        if fault is not None:
+            faults[name] = fault
     if faults:
-        raise unverified(
-            ws, job, {SETTING: how, "problem": "; ".join(filter(None, faults)), "models": done}
-        )
+        problem = "; ".join(faults.values())
+        failure = {SETTING: how, "problem": problem, "models": done, AT_FAULT: list(faults)}
+        raise unverified(ws, job, failure)
     which = f"{len(chosen)} of {len(names)} models" if how == SAMPLE else f"{len(names)} models"
     what = (
         f"{which} compared with a retrain on the rows left: exact ones are the same bit for bit, "
@@ -200,6 +207,13 @@ def _scan(ws: Workspace, job: int, deleted: Deleted, progress: Progress) -> Foun
         count["bytes"] = max(count["bytes"], found.report.bytes)
         skipped |= set(found.skipped)
     result = {**count, "skipped": sorted(skipped)}
+    if not deleted.whole:
+        what = (
+            "every file of the workspace searched for the deleted rows in their own encodings, and "
+            f"nothing found; {count['rows_not_searched']} rows and {len(skipped)} files could not be "
+            "searched, nor what models that the job's first attempt updated had made of the rows"
+        )
+        return _told(INCOMPLETE, what, scan=result)
     if count["rows_not_searched"] or skipped:
         what = (
             f"every file of the workspace but {len(skipped)} searched for the deleted rows, and "

@@ -71,6 +71,10 @@ CREATE TABLE events (
     id INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
     hash TEXT NOT NULL
 );
+CREATE TABLE behind (
+    model TEXT PRIMARY KEY, job INTEGER NOT NULL, error TEXT NOT NULL, since TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE cancellations (job INTEGER PRIMARY KEY, asked TEXT NOT NULL);
 """
 
 
@@ -218,6 +222,10 @@ class Ledger:
             self.run("UPDATE jobs SET state = 'running' WHERE id = ?", job)
             self.event("job", {"job": job, "state": "running"})
 
+    def ask_job(self, job: int, asked: dict[str, Any]) -> None:
+        """Keep what is asked of a job by now; call inside a transaction."""
+        self.run("UPDATE jobs SET asked = ? WHERE id = ?", json.dumps(asked), job)
+
     def report_job(self, job: int, report: dict[str, Any]) -> None:
         """Keep what a running job has to tell so far; call inside a transaction."""
         self.run("UPDATE jobs SET report = ? WHERE id = ?", json.dumps(report), job)
@@ -324,20 +332,6 @@ class Ledger:
         found["asked"] = json.loads(found["asked"])
         found["report"] = json.loads(found["report"])
         return found
-
-    def check_nothing_pending(self, data_set: str | None = None) -> None:
-        """JobError if an interrupted job must be resumed before rows may be read."""
-        pending = self.row(
-            "SELECT job, data_set FROM tombstones WHERE erased IS NULL"
-            + ("" if data_set is None else " AND data_set = ?")
-            + " LIMIT 1",
-            *([] if data_set is None else [data_set]),
-        )
-        if pending is not None:
-            raise JobError(
-                f"job {pending['job']} has committed deletions from {pending['data_set']} that are "
-                f"not erased yet: run expunge job resume {pending['job']} first"
-            )
 
     def truncate_log(self) -> None:
         """Fold the write-ahead log into the file and empty it, so that no old page stays.

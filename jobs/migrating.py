@@ -75,8 +75,9 @@ def _part_of_1(job: dict[str, Any], data: str) -> dict[str, Any]:
 
 
 def _to_3(ledger: Ledger, root: Path) -> None:
-    """Requests have a life of their own."""
+    """Requests have a life of their own; jobs can be partly done, and cancelled."""
     _requests_to_3(ledger)
+    _add_behind_and_cancellations(ledger)
 
 
 def _requests_to_3(ledger: Ledger) -> None:
@@ -91,6 +92,15 @@ def _requests_to_3(ledger: Ledger) -> None:
     )
     for table in REQUEST_TABLES.split(";"):
         ledger.run(table)
+
+
+def _add_behind_and_cancellations(ledger: Ledger) -> None:
+    """Models that a deletion left behind, and jobs whose end was asked for: till now there were none."""
+    ledger.run(
+        "CREATE TABLE behind (model TEXT PRIMARY KEY, job INTEGER NOT NULL, error TEXT NOT NULL, "
+        "since TEXT NOT NULL) WITHOUT ROWID"
+    )
+    ledger.run("CREATE TABLE cancellations (job INTEGER PRIMARY KEY, asked TEXT NOT NULL)")
 
 
 _STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2, 2: _to_3}

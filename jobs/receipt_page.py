@@ -93,10 +93,14 @@ def _done(receipt: Mapping[str, Any]) -> str:
 
 
 def _models(receipt: Mapping[str, Any]) -> str:
-    models = receipt["job"]["models"]
-    if not models:
+    models, retired = receipt["job"]["models"], receipt["job"].get("retired", [])
+    if not models and not retired:
         return "<h2>Models</h2>\n<p>No model was trained on this data set.</p>\n"
-    return "<h2>Models</h2>\n" + "".join(map(_model, models))
+    failures = receipt["job"].get("update_failures", [])
+    rows = [(f"Failed at {shown(f['at'])}", f"model {f['model']}: {f['error']}") for f in failures]
+    rows += [(f"Retired at {shown(m['at'])}", f"model {m['model']}, all versions") for m in retired]
+    told = _table(rows) if rows else ""
+    return f"<h2>Models</h2>\n{told}" + "".join(map(_model, models))
 
 
 def _model(model: Mapping[str, Any]) -> str:

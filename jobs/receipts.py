@@ -16,6 +16,7 @@ from ..storage.cells import pseudonym
 from .canonical import canonical
 from .errors import UsageError
 from .ledger import Ledger, now
+from .retiring import RETIRED
 from .signing import Signer, signer_of
 from .statements import limits, statement
 from .workspace import Workspace
@@ -78,15 +79,25 @@ def _part(
 ) -> dict[str, Any]:
     """What the receipts of a job and data set have in common."""
     models = [m for m in report["models"] if m["data"] == data]
+    names = {m["model"] for m in models}
+    verification = report["verification"]
+    compared = [m for m in verification["models"] if m["model"] in names]
+    # Models of other data sets are not this person's business.
+    told = {
+        name: [m for m in report[name] if m["data"] == data]
+        for name in ("update_failures", RETIRED)
+        if name in report
+    }
     return {
         "schema": RECEIPT_SCHEMA,
         "program": {"name": "expunge", "version": version("expunge")},
-        "statement": statement(models),
+        "statement": statement(models, told.get(RETIRED, [])),
         "limits": limits(models, signed),
-        "verification": report["verification"],
+        "verification": {**verification, "models": compared},
         "job": {
             **{name: value for name, value in report.items() if name != "verification"},
             "models": models,
+            **told,
             "started": job["created"],
             "finished": issued,
             "steps": job["steps"],

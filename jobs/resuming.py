@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..storage.fence import Fence
 from .deletion import resume_deletion
 from .errors import UsageError
 from .fold import Fold
 from .importing import make_data_set
+from .pending import PARTLY_DONE
+from .pending import cure as how
+from .retrying import is_partly_done, retry_behind
 from .training import train
 from .workspace import Workspace
 
@@ -28,9 +32,10 @@ def resume(
     with ws.lock(f"resuming job {job}") as fence:
         row = ws.ledger.job(job)
         if row["state"] not in RESUMABLE:
-            raise UsageError(f"job {job} is {row['state']}: there is nothing to resume")
+            cure = f"; {how(ws.ledger, job)}" if row["state"] == PARTLY_DONE else ""
+            raise UsageError(f"job {job} is {row['state']}: there is nothing to resume{cure}")
         if row["kind"] == "deletion":
-            return resume_deletion(ws, job, fence, fold, lambda what: progress(what, None))
+            return _resume_deletion(ws, job, fence, fold, lambda what: progress(what, None))
         if _made_since(ws, row):
             with ws.ledger.transaction():
                 ws.ledger.end_job(job, "abandoned", {})
@@ -39,6 +44,15 @@ def resume(
     if row["kind"] == "train":
         return train(ws, asked.pop("model"), asked, fold, lambda what: progress(what, None), job)
     return make_data_set(ws, asked.pop("name"), asked, progress, job)
+
+
+def _resume_deletion(
+    ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Go on with a retry that was interrupted before its commit, else with the job itself."""
+    if is_partly_done(ws.ledger, job):
+        return retry_behind(ws, job, fence, fold, progress)
+    return resume_deletion(ws, job, fence, fold, progress)
 
 
 def _made_since(ws: Workspace, job: dict[str, Any]) -> bool:

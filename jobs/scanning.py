@@ -228,7 +228,9 @@ class _LiveTwins:
             for array in ENTRY_ARRAYS if data_set.sparse else ("x",):
                 self._sets[data_set.path / array] = data_set
                 self._names[data_set.path / array] = row["name"]
-        done = ws.ledger.rows("SELECT unit_hash FROM requests WHERE state IN ('done', 'committed')")
+        done = ws.ledger.rows(
+            "SELECT unit_hash FROM requests WHERE state IN ('done', 'committed', 'partly done')"
+        )
         self._done = {row["unit_hash"] for row in done}
         self._salt = ws.ledger.salt
         erased = {r["fingerprint"] for r in ws.ledger.rows("SELECT fingerprint FROM erased_rows")}

@@ -106,7 +106,7 @@ def next_version(change: Change) -> NextVersion:
     row, model = open_sparse_model(change.ws, change.model)
     work = _work(change, model)
     reason = _why_retrain(model.settings, change.method, work.left)
-    if not work.gone:
+    if not work.gone and change.method != BASEL:
         made = _unchanged(work)
     else:
         made = _updated(work) if reason is None else _retrained(work, reason)

@@ -22,6 +22,13 @@ APPROXIMATE = (
     "still depends on the deleted rows through the residual of the linearisation and through the "
     "standardisation of its first fit."
 )
+RETIRED_TOO = (
+    "Models named as retired had been trained on them and were removed, with all their versions."
+)
+RETIRED = (
+    "All rows of this unit were deleted from the data set, and their bytes were overwritten. "
+    + RETIRED_TOO
+)
 COPIES_LIMIT = (
     "This receipt says what this program did with one workspace. Copies elsewhere are outside it: "
     "backups, exports, the files that were imported, models and predictions that were handed out."
@@ -49,12 +56,16 @@ _WITHOUT_STANDARD = ("sparse-logistic",)
 """Algorithms with a loss whose features are used as they are."""
 
 
-def statement(models: Sequence[dict[str, Any]]) -> str:
-    """Return what a receipt says of the models that saw a unit: more where one is approximate."""
+def statement(models: Sequence[dict[str, Any]], retired: Sequence[dict[str, Any]] = ()) -> str:
+    """Return what a receipt says of the models that saw a unit: more where one is approximate.
+
+    retired: those that were given up instead of updated.
+    """
     if not models:
-        return NO_MODEL
+        return RETIRED if retired else NO_MODEL
     approximate = any(m["exactness"] == "approximate" for m in models)
-    return APPROXIMATE if approximate else STATEMENT
+    found = APPROXIMATE if approximate else STATEMENT
+    return f"{found} {RETIRED_TOO}" if retired else found
 
 
 def limits(models: Sequence[dict[str, Any]], signed: bool) -> list[str]:

@@ -14,7 +14,9 @@ from ..storage.dataset import DataSet
 from . import divided_models, kmeans_models, regression_models, sparse_models
 from .errors import UsageError
 from .fold import Fold
+from .lineage import versions_of
 from .model_family import Family, Training
+from .pending import behind, check_nothing_pending, refuse_behind
 from .workspace import Workspace
 
 FAMILIES: tuple[Family, ...] = (
@@ -69,7 +71,7 @@ def train(
     with ws.lock(f"training of model {model}") as fence:
         ws.check_name("model", model)
         ledger = ws.ledger
-        ledger.check_nothing_pending(asked["data"])
+        check_nothing_pending(ledger, asked["data"])
         row, data_set = ledger.open_data_set(asked["data"], ws.root)
         if row["rows"] == 0:
             raise UsageError(f"data set {asked['data']} is empty: all its rows were deleted")
@@ -132,9 +134,19 @@ def describe_model(ws: Workspace, name: str) -> dict[str, Any]:
     """Return what ``model show`` tells."""
     row = ws.ledger.model(name)
     found = {key: row[key] for key in _SHOWN}
-    return {**found, "path": row["folder"], **family_of(row["algorithm"]).describe(ws, name)}
+    return {
+        **found,
+        "path": row["folder"],
+        "behind": behind(ws.ledger, name),
+        "versions": versions_of(ws.ledger, name),
+        **family_of(row["algorithm"]).describe(ws, name),
+    }
 
 
 def predict(ws: Workspace, name: str, x: NDArray[np.float32]) -> NDArray[Any]:
-    """Return the predictions (n,) for rows x under a model's current version."""
+    """Return the predictions (n,) for rows x under a model's current version.
+
+    JobError where that version has seen rows whose deletion is committed.
+    """
+    refuse_behind(ws.ledger, name)
     return family_of(ws.ledger.model(name)["algorithm"]).predict(ws, name, x)

@@ -22,6 +22,7 @@ from ..storage.versions import check_version, digest, open_version, read_version
 from . import divided_arrays, divided_models, kmeans_arrays, kmeans_models, sparse_models
 from .errors import UsageError, VerifyError
 from .fold import Fold, split_cells
+from .pending import check_nothing_pending
 from .replay_store import open_replay
 from .train_divided import StoredLeaves
 from .train_kmeans import StoredPasses, warm_up
@@ -114,7 +115,7 @@ def verify_against_retrain(
     ledger = ws.ledger
     with ws.lock(f"verification of model {model}"):
         row = ledger.model(model)
-        ledger.check_nothing_pending(row["data_set"])
+        check_nothing_pending(ledger, row["data_set"])
         _, data_set = ledger.open_data_set(row["data_set"], ws.root)
         progress("measuring cells")
         statistics = measure(data_set, fold)

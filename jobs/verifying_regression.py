@@ -18,6 +18,7 @@ from ..storage.metadata import check_metadata
 from ..storage.versions import Version, check_version
 from .errors import DivergenceError, VerifyError
 from .fold import Fold
+from .pending import check_nothing_pending
 from .regression_rows import RegressionRows
 from .regression_store import open_model
 from .regression_survey import scores, survey
@@ -84,7 +85,7 @@ def open_verified(
 
     JobError while requests wait for the data set, VerifyError where the model can't be opened.
     """
-    ws.ledger.check_nothing_pending(ws.ledger.model(model)["data_set"])
+    check_nothing_pending(ws.ledger, ws.ledger.model(model)["data_set"])
     try:
         row, found = opened(ws, model)
     except (CorruptError, MissingError) as error:

@@ -62,7 +62,7 @@ def make_old(root: Path) -> None:
     make_version_2(root)
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
     connection.executescript(
-        "DROP TABLE receipt_parts;"
+        "DROP TABLE receipt_parts; DROP TABLE behind; DROP TABLE cancellations;"
         "ALTER TABLE requests DROP COLUMN rows;"
         "ALTER TABLE versions DROP COLUMN metadata;"
         "DELETE FROM meta WHERE key NOT IN ('schema_version', 'salt');"

@@ -1,0 +1,318 @@
+"""One model's failure does not stop the others: the job is partly done, until it is retried."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from partly_done import (
+    BATCH,
+    SMALL,
+    damage,
+    end_state,
+    last_job,
+    leftovers,
+    prepare,
+    request_states,
+    run_partly,
+)
+from receipt_workspace import checked_receipt, copy_workspace, forget, gone_rows
+from support import INLINE, Cli
+
+from expunge.jobs import regression_models
+from expunge.jobs.errors import LockedError
+from expunge.jobs.receipt_page import page
+from expunge.jobs.statements import RETIRED_TOO
+from expunge.storage.errors import CorruptError, NoSpaceError
+from expunge.storage.fence import StaleOrderError
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which one of three models can't be updated; every test copies it."""
+    root = tmp_path_factory.mktemp("prepared")
+    prepare(root)
+    return root
+
+
+@pytest.fixture
+def root(prepared: Path, tmp_path: Path) -> Path:
+    copy_workspace(prepared, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def gone(root: Path, csv_file: Callable[..., Path]) -> Path:
+    """The rows that are to go, as csv with the data set's names."""
+    path = csv_file(gone_rows(root), "gone.csv")
+    path.write_text(path.read_text().replace("f0,f1,f2", "a,b,c"))
+    return path
+
+
+def test_the_others_commit_and_nothing_reads_the_rows(root: Path, cli: Cli, gone: Path) -> None:
+    found, error = run_partly(root, *BATCH)
+    job = found["job"]
+    assert found["state"] == "partly done" and found["receipts"] == []
+    assert [m["model"] for m in found["models"]] == ["km", "qk"]
+    (late,) = found["behind"]
+    assert late["model"] == "lg" and late["error"] == "CorruptError"
+    assert f"job retry {job}" in error and "model retire lg" in error and "model lg" in error
+    assert last_job(cli)["state"] == "partly done" and request_states(root) == {"partly done"}
+    assert cli("receipt", "list")["receipts"] == []
+    # The others' versions are current, and their old ones gone; lg's old one is there, and behind.
+    behind = {m["name"]: (m["version"], m["behind"]) for m in cli("model", "list")["models"]}
+    assert behind == {"km": (2, None), "qk": (2, None), "lg": (1, job)}
+    assert leftovers(root) == [
+        "data/t.zarr",
+        *("models/km/v000002", "models/lg/v000001", "models/qk/v000002"),
+    ]
+    assert cli("model", "show", "lg")["behind"]["error"] == "CorruptError"
+    assert cli("model", "show", "km")["behind"] is None
+    assert cli("job", "show", job)["behind"][0]["model"] == "lg"
+    states = {m["model"]: m["state"] for m in cli("data", "show", "t")["lineage"]}
+    assert states == {"km": "current", "lg": "behind", "qk": "current"}
+    # The rows are where they were: no scan may take them for living twins.
+    assert cli("scan", "--rows", gone, "--data", "t", code=5)["matches"] >= len(gone_rows(root))
+    for refused in (
+        ("train", "z", "--data", "t", "--algorithm", "k-means", *INLINE),
+        ("verify", "km", *INLINE),
+        ("verify", "lg", *INLINE),
+        ("predict", "lg", gone),
+    ):
+        assert f"expunge job retry {job}" in cli(*refused, code=1)
+    assert len(cli("predict", "km", gone)["labels"]) == len(gone_rows(root))
+    assert f"expunge job retry {job}" in cli("job", "resume", job, *INLINE, code=2)
+
+
+def test_the_next_batch_waits_unless_it_is_about_other_rows(
+    root: Path, cli: Cli, csv_file: Callable[..., Path]
+) -> None:
+    job = run_partly(root, *BATCH)[0]["job"]
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    cli("data", "import", "u", csv_file(x), "--format", "csv")
+    cli("forget", "--data", "u", "--unit", 3)
+    assert len(cli(*BATCH)["receipts"]) == 1
+    forget(root, "Person-11")
+    for way in ((), ("--dry-run",)):
+        error = cli(*BATCH, *way, code=1)
+        assert f"job retry {job}" in error and "model retire lg" in error
+    cli("job", "retry", job, "--method", "basel", *INLINE)
+    assert len(cli(*BATCH)["receipts"]) == 1
+
+
+def test_a_retry_fails_again_and_then_does_it(root: Path, cli: Cli, gone: Path) -> None:
+    first, _ = run_partly(root, *BATCH)
+    again, error = run_partly(root, "job", "retry", first["job"], *INLINE)
+    assert again["state"] == "partly done" and "model retire lg" in error
+    assert leftovers(root)[2] == "models/lg/v000001" and len(leftovers(root)) == 4
+    assert "use delta" in cli("job", "retry", first["job"], "--method", "infl", *INLINE, code=2)
+    assert last_job(cli)["state"] == "partly done"
+    done = cli("job", "retry", first["job"], "--method", "basel", *INLINE)
+    assert done["state"] == "done" and len(done["receipts"]) == 2
+    assert [m["model"] for m in done["models"]] == ["km", "lg", "qk"]
+    assert [m["model"] for m in first["models"]] == ["km", "qk"]
+    assert {m["model"]: m["action"] for m in done["models"]}["lg"] == "retrained"
+    found = checked_receipt(root, cli)
+    assert [f["model"] for f in found["job"]["update_failures"]] == ["lg", "lg"]
+    assert "CorruptError" in page(found) and found["rows"] > 0
+    assert cli("scan", "--rows", gone, "--data", "t")["matches"] == 0
+    for name in ("km", "qk", "lg"):
+        cli("verify", name, *INLINE)
+    assert leftovers(root)[1:] == [f"models/{m}/v000002" for m in ("km", "lg", "qk")]
+    assert [m["behind"] for m in cli("model", "list")["models"]] == [None] * 3
+    assert request_states(root) == {"done"}
+    assert "nothing to retry" in cli("job", "retry", first["job"], *INLINE, code=2)
+
+
+def test_models_are_what_they_would_be_without_the_failure(
+    root: Path, cli: Cli, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(root)  # Twice flipped is whole again.
+    shutil.copytree(root / "ws", root / "whole")
+    cli(*BATCH)
+    wanted = end_state(cli)
+    shutil.rmtree(root / "ws")
+    (root / "whole").rename(root / "ws")
+    with monkeypatch.context() as patch:
+        patch.setattr(regression_models, "next_version", failing(ValueError("odd")))
+        run_partly(root, *BATCH)
+    cli("job", "retry", last_job(cli)["id"], *INLINE)
+    assert end_state(cli) == wanted
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_any_model_may_fail(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both k-means models fail with an error that nobody foresaw; the regression is updated."""
+    damage(root)
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.kmeans_models.next_version", failing(ZeroDivisionError("x")))
+        found, _ = run_partly(root, *BATCH)
+    assert [m["model"] for m in found["models"]] == ["lg"]
+    assert [m["model"] for m in found["behind"]] == ["km", "qk"]
+    cli("model", "retire", "km", "--yes")
+    done = cli("job", "retry", found["job"], *INLINE)
+    assert [m["model"] for m in done["models"]] == ["lg", "qk"]
+    assert cli("verify", "qk", *INLINE)["exact"]
+
+
+def test_where_all_models_fail_nothing_is_committed(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = end_state(cli)["digests"]
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.kmeans_models.next_version", failing(ValueError("no")))
+        assert "no" in cli(*BATCH, code=1)
+    assert last_job(cli)["state"] == "failed" and request_states(root) == {"queued"}
+    assert end_state(cli)["digests"] == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoSpaceError(28, "too full"),
+        OSError(28, "No space left on device"),
+        MemoryError(),
+        StaleOrderError("replaced"),
+        LockedError("busy"),
+        CorruptError("WS/data/t.zarr/x/c.0.0.0: 3 bytes found"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_concerns_all_models_fails_the_job(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    before = end_state(cli)
+    if "WS" in str(error):
+        error = CorruptError(str(error).replace("WS", str(root / "ws")))
+    with monkeypatch.context() as patch:
+        patch.setattr(regression_models, "next_version", failing(error))
+        cli(*BATCH, code=75 if isinstance(error, LockedError) else 1)
+    assert last_job(cli)["state"] == "failed" and request_states(root) == {"queued"}
+    after = end_state(cli)
+    assert (after["digests"], after["rows"]) == (before["digests"], before["rows"])
+    assert len(leftovers(root)) == 4
+
+
+def test_a_retry_that_cannot_be_made_leaves_the_job_partly_done(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run_partly(root, *BATCH)[0]["job"]
+    for error, code in ((MemoryError(), 1), (KeyboardInterrupt(), 130)):
+        with monkeypatch.context() as patch:
+            patch.setattr(regression_models, "next_version", failing(error))
+            cli("job", "retry", job, *INLINE, code=code)
+        assert last_job(cli)["state"] == "partly done" and request_states(root) == {"partly done"}
+    x = max((root / "ws/data/t.zarr/unit").glob("c.*"), key=lambda p: np.fromfile(p, "<i8").max())
+    kept = x.read_bytes()
+    x.write_bytes(np.full(len(kept) // 8, -1, "<i8").tobytes())
+    cli("job", "retry", job, "--method", "basel", *INLINE, code=1)
+    x.write_bytes(kept)
+    assert cli("job", "retry", job, "--method", "basel", *INLINE)["state"] == "done"
+
+
+def test_a_scan_of_a_retried_job_says_what_it_could_not_look_for(root: Path, cli: Cli) -> None:
+    cli("settings", "--verify", "scan")
+    job = run_partly(root, *BATCH)[0]["job"]
+    cli("job", "retry", job, "--method", "basel", *INLINE)
+    found = checked_receipt(root, cli)["verification"]
+    assert found["outcome"] == "incomplete" and found["scan"]["rows"] == len(gone_rows(root))
+    assert "first attempt" in found["what"]
+
+
+def test_two_data_sets_wait_together(root: Path, cli: Cli, csv_file: Callable[..., Path]) -> None:
+    """A receipt has the models of its own data set only, whatever is told of them."""
+    cli("settings", "--verify", "retrain")
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    cli("data", "import", "u", csv_file(x), "--format", "csv")
+    cli("train", "ku", "--data", "u", "--algorithm", "k-means", "-p", "n_clusters=2", *INLINE)
+    cli("forget", "--data", "u", "--unit", 3)
+    job = run_partly(root, *BATCH)[0]["job"]
+    assert f"job retry {job}" in cli("verify", "ku", *INLINE, code=1)
+    cli("model", "retire", "lg", "--yes")
+    cli("job", "retry", job, *INLINE)
+    own, other = checked_receipt(root, cli), checked_receipt(root, cli, "R00000003")
+    for found, models in ((own, ["km", "qk"]), (other, ["ku"])):
+        assert [m["model"] for m in found["job"]["models"]] == models
+        assert [m["model"] for m in found["verification"]["models"]] == models
+    assert [m["model"] for m in own["job"]["retired"]] == ["lg"]
+    assert other["job"]["retired"] == [] and other["job"]["update_failures"] == []
+    assert RETIRED_TOO in own["statement"] and RETIRED_TOO not in other["statement"]
+
+
+# ---- retirement
+
+
+def test_a_retired_model_is_gone_and_its_job_can_end(root: Path, cli: Cli, gone: Path) -> None:
+    job = run_partly(root, *BATCH)[0]["job"]
+    (version,) = (root / "ws/models/lg").glob("v*")
+    with min((version / "trajectory").glob("c.*")).open("rb") as file:
+        assert any(file.read())
+        assert "--yes" in cli("model", "retire", "lg", code=2)
+        found = cli("model", "retire", "lg", "--yes")
+        file.seek(0)
+        # The file's name is gone; its bytes were overwritten before.
+        assert not any(file.read())
+    assert (found["versions"], found["jobs"]) == (1, [job])
+    assert not (root / "ws/models/lg").exists()
+    assert "no model" in cli("model", "show", "lg", code=2)
+    assert last_job(cli)["state"] == "partly done"
+    assert f"expunge job retry {job} finishes it" in cli("verify", "km", *INLINE, code=1)
+    done = cli("job", "retry", job, *INLINE)
+    assert done["state"] == "done" and len(done["receipts"]) == 2
+    receipt = checked_receipt(root, cli)
+    assert [m["model"] for m in receipt["job"]["retired"]] == ["lg"]
+    assert RETIRED_TOO in receipt["statement"] and "Retired at" in page(receipt)
+    assert cli("scan", "--rows", gone, "--data", "t")["matches"] == 0
+    cli("train", "lg", "--data", "t", "--algorithm", "logistic", *SMALL, *INLINE)
+    assert cli("model", "show", "lg")["version"] == 1
+    states = [(m["model"], m["state"]) for m in cli("data", "show", "t")["lineage"]]
+    assert states == [("km", "current"), ("lg", "current"), ("qk", "current"), ("lg", "retired")]
+
+
+def test_a_model_that_nothing_waits_for_is_retired(root: Path, cli: Cli) -> None:
+    assert cli("model", "retire", "lg", "--yes")["jobs"] == []
+    assert leftovers(root)[1:] == ["models/km/v000001", "models/qk/v000001"]
+    done = cli(*BATCH)
+    assert len(done["receipts"]) == 2 and [m["model"] for m in done["models"]] == ["km", "qk"]
+    assert "retired" not in checked_receipt(root, cli)["job"]
+    assert "no model" in cli("model", "retire", "lg", "--yes", code=2)
+
+
+def test_the_last_model_of_a_data_set_is_retired(root: Path, cli: Cli) -> None:
+    job = run_partly(root, *BATCH)[0]["job"]
+    for name in ("km", "qk", "lg"):
+        assert cli("model", "retire", name, "--yes")["jobs"] == [job]
+    cli("job", "retry", job, *INLINE)
+    found = checked_receipt(root, cli)
+    assert found["job"]["models"] == [] and len(found["job"]["retired"]) == 3
+    assert found["statement"].endswith(RETIRED_TOO)
+
+
+# ---- lineage
+
+
+def test_versions_and_what_they_saw_are_told(root: Path, cli: Cli) -> None:
+    damage(root)
+    # Trained while the requests wait: the batch is about this model too.
+    cli("train", "late", "--data", "t", "--algorithm", "k-means", "-p", "n_clusters=2", *INLINE)
+    done = cli(*BATCH)
+    assert {m["model"] for m in done["models"]} == {"km", "qk", "lg", "late"}
+    shown = cli("model", "show", "late")
+    assert (shown["data_set"], shown["generation"]) == ("t", 1)
+    first, second = shown["versions"]
+    jobs = {j["id"]: j["kind"] for j in cli("job", "list")["jobs"]}
+    assert (first["version"], first["state"], jobs[first["job"]]) == (1, "retired", "train")
+    assert (second["version"], second["state"], second["job"]) == (2, "live", done["job"])
+    (line,) = (m for m in cli("data", "show", "t")["lineage"] if m["model"] == "late")
+    assert (line["generation"], line["version"], line["job"]) == (1, 2, first["job"])
+    assert cli("verify", "late", *INLINE)["exact"]
