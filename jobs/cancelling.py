@@ -7,6 +7,8 @@ committed, whoever comes first.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +27,8 @@ LOOK_SECONDS = 0.2
 WAIT_SECONDS = 30.0
 """How long ``cancel`` waits for the job's process to stop."""
 Progress = Callable[[str], None]
+_signalled = threading.Event()
+"""Set by a signal: the exception of one that comes inside a compiler's callback gets lost."""
 
 
 class JobCancelledError(JobError):
@@ -32,9 +36,32 @@ class JobCancelledError(JobError):
 
 
 def check_not_cancelled(ledger: Ledger, job: int) -> None:
-    """JobCancelledError if the end of a job was asked for."""
+    """JobCancelledError if the end of a job was asked for, KeyboardInterrupt if by a signal."""
+    if _signalled.is_set():
+        raise KeyboardInterrupt
     if ledger.value("SELECT job FROM cancellations WHERE job = ?", job) is not None:
         raise JobCancelledError(f"job {job} was cancelled; its requests are back in the queue")
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Inside the block Ctrl-C and SIGTERM both end the job in good order, by KeyboardInterrupt."""
+
+    def stop(*_: object) -> None:
+        _signalled.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _signalled.clear()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        _signalled.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -47,7 +74,7 @@ def watched(ledger: Ledger, job: int, fold: Fold, progress: Progress) -> Iterato
 
     def look() -> None:
         nonlocal last
-        if time.monotonic() - last >= LOOK_SECONDS:
+        if _signalled.is_set() or time.monotonic() - last >= LOOK_SECONDS:
             last = time.monotonic()
             check_not_cancelled(ledger, job)
 

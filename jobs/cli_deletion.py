@@ -9,14 +9,13 @@ import typer
 from rich.table import Table
 
 from ..pipeline.regression import DELTA, METHODS
-from .cancelling import CANCELLED, cancel
+from .cancelling import CANCELLED, cancel, ended_by_signals
 from .console import (
     Cluster,
     Json,
     MemoryLimit,
     Workers,
     confirm,
-    ended_by_sigterm,
     existing,
     open_fold,
     pairs,
@@ -110,7 +109,7 @@ def run(
         queued = ws.ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'")
         if queued:
             confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
-        with showing("batch") as update, ended_by_sigterm():
+        with showing("batch") as update, ended_by_signals():
             found = run_batch(ws, fold, update, method)
         way = None if not found["behind"] else cure(ws.ledger, found["job"])
     for report in found["models"]:
@@ -192,7 +191,7 @@ def resume_job(
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
         showing(f"resume job {number}") as update,
-        ended_by_sigterm(),
+        ended_by_signals(),
     ):
         found = resume(ws, number, fold, update)
         way = cure(ws.ledger, number)
@@ -235,7 +234,7 @@ def retry_job(
         session(ctx).open() as ws,
         open_fold(ws, cluster, workers, memory_limit) as fold,
         showing(f"retry job {number}") as update,
-        ended_by_sigterm(),
+        ended_by_signals(),
     ):
         found = retry(ws, number, fold, update, method)
         way = cure(ws.ledger, number)

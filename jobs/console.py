@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,23 +155,6 @@ def check_new(file: Path | None) -> None:
         raise UsageError(f"{file} exists; name a new file")
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"{file}: there is no such folder")
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Inside the block SIGTERM does what Ctrl-C does: the job ends in good order."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def confirm(question: str, yes: bool) -> None:

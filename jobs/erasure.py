@@ -23,7 +23,7 @@ from ..storage.metadata import check_metadata
 from ..storage.versions import check_version, open_version
 from .errors import VerifyError
 from .fold import Fold, split_cells
-from .job_verifying import FAILURES, READ_BACK, Deleted, unverified, verify_job
+from .job_verifying import AT_FAULT, FAILURES, READ_BACK, Deleted, unverified, verify_job
 from .ledger import now
 from .plan import CELL_SECONDS
 from .receipts import issue
@@ -136,20 +136,24 @@ def finish(
 
 def _read_back(ws: Workspace, job: int) -> dict[str, int]:
     """Read back what the job wrote: slots empty, old versions gone, new ones whole; count them."""
-    ledger, slots_read, versions = ws.ledger, 0, 0
+    ledger, slots_read = ws.ledger, 0
     try:
         for name, cells in addresses(ws, job).items():
             data_set = DataSet.open(ws.root / ledger.data_set(name)["folder"])
             for cell, slots in cells.items():
                 check_erased(data_set, cell, slots)
                 slots_read += len(slots)
-        for row in ledger.rows("SELECT * FROM versions WHERE job = ? AND state = 'live'", job):
-            check_version(open_version(ws.root / row["folder"], row["digest"]))
-            check_metadata(ws.root / row["folder"], row["metadata"])
-            versions += 1
         for row in ledger.rows("SELECT folder FROM versions WHERE state = 'retired'"):
             if (ws.root / row["folder"]).exists():
                 raise VerifyError(f"{row['folder']} should be gone and is still there")
     except (StorageError, VerifyError) as error:
         raise unverified(ws, job, {"verify": READ_BACK, "problem": str(error)}) from error
-    return {"slots": slots_read, "versions": versions}
+    versions = ledger.rows("SELECT * FROM versions WHERE job = ? AND state = 'live'", job)
+    for row in versions:
+        try:
+            check_version(open_version(ws.root / row["folder"], row["digest"]))
+            check_metadata(ws.root / row["folder"], row["metadata"])
+        except StorageError as error:
+            failure = {"verify": READ_BACK, "problem": str(error), AT_FAULT: [row["model"]]}
+            raise unverified(ws, job, failure) from error
+    return {"slots": slots_read, "versions": len(versions)}

@@ -77,6 +77,8 @@ def update_models(changes: Iterable[Change]) -> Updates:
         except Exception as error:
             if _is_of_the_job(error, change):
                 raise
+            # What looks like a model's failure may be what a stopped job left of it.
+            change.fold.check()
             failures.append(Failure(change.model, change.data_row["name"], now(), error))
             change.progress(f"model {change.model} failed")
     return Updates(tuple(versions), tuple(failures))
