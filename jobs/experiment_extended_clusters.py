@@ -39,6 +39,7 @@ from .experiment_results import Pieces
 from .experiment_workers import environment
 from .fold import Fold
 from .model_family import Change
+from .pending import open_readable
 from .plan import Gathered, gather
 from .train_divided import StoredLeaves
 from .train_kmeans import StoredPasses, warm_up
@@ -81,7 +82,7 @@ def measure_clusters(task: ClusterTask, ws: Workspace, folds: Folds, update: Upd
         return
     settings, data = task.settings.regression, task.asked.data_set
     units = random_subsets(task.asked.study, settings, task.rows)
-    row, data_set = ws.ledger.open_data_set(DATA, ws.root)
+    row, data_set = open_readable(ws.ledger, DATA, ws.root)
     clock, subset = Clock(update, data), -1
     gathered: Gathered | None = None
     gathering: dict[str, Any] = {}
@@ -114,7 +115,7 @@ def _compile(task: ClusterTask, root: Path, fold: Fold) -> None:
         make_rows(ws, study, settings, find_origin(study, settings, root), _silent)
         few = replace(task.settings, clusters=min(FEW_CLUSTERS, task.settings.clusters))
         make_clusterings(ws, few, task.asked, fold, _silent)
-        row, data_set = ws.ledger.open_data_set(DATA, ws.root)
+        row, data_set = open_readable(ws.ledger, DATA, ws.root)
         units = np.arange(FEW // 100, dtype=np.int64)
         with ws.lock("a warm-up") as fence:
             gathered = gather(data_set, units, ws.ledger.salt, fold)

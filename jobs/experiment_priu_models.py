@@ -24,6 +24,7 @@ from .experiment_priu_settings import VALIDATION, Settings, Study
 from .experiment_results import write_json
 from .fold import Fold
 from .importing import make_data_set
+from .pending import open_readable
 from .regression_store import folder_size
 from .sparse_store import COEFFICIENTS
 from .training import SPARSE_ALGORITHMS, parse_parameters, train
@@ -131,7 +132,7 @@ def make_rows(
         make_data_set(ws, DATA, asked, clock.share, _interrupted(ws, asked["kind"], DATA))
         if file is not None:
             file.unlink()
-    row, data_set = ws.ledger.open_data_set(DATA, ws.root)
+    row, data_set = open_readable(ws.ledger, DATA, ws.root)
     return {
         "data": SETS[study.data_set].data,
         "note": describe(origin, row["rows"], data_set.features),

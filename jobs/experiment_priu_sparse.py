@@ -18,6 +18,7 @@ from .errors import JobError
 from .experiment_priu_compare import compared, finite
 from .experiment_priu_rows import DATA
 from .fold import InlineFold
+from .pending import open_readable
 from .plan import gather
 from .regression_store import folder_size
 from .sparse_deletion import METHODS, update_stored_sparse
@@ -36,7 +37,7 @@ class SparseLeaver:
     def __init__(self, ws: Workspace, units: NDArray[np.int64]) -> None:
         self.model: SparseModel = open_sparse_model(ws, COEFFICIENTS)[1]
         settings, classes = self.model.settings, self.model.classes
-        _, data = ws.ledger.open_data_set(DATA, ws.root)
+        _, data = open_readable(ws.ledger, DATA, ws.root)
         started = perf_counter()
         gathered = gather(data, units, ws.ledger.salt, InlineFold())
         self.gather_seconds = perf_counter() - started

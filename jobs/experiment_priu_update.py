@@ -21,6 +21,7 @@ from ..storage.fence import Fence
 from ..storage.versions import create_version, open_version
 from .experiment_priu_rows import DATA
 from .fold import InlineFold
+from .pending import open_readable
 from .plan import Gathered, gather
 from .regression_arrays import RegressionModel, read_model, small_arrays
 from .regression_deletion import leaving_rows
@@ -73,7 +74,7 @@ class Leaver:
         cls, ws: Workspace, units: NDArray[np.int64], before: dict[int, NDArray[np.int64]]
     ) -> Leaver:
         """Gather units; before: the slots that left earlier and still stand on the disk."""
-        _, data_set = ws.ledger.open_data_set(DATA, ws.root)
+        _, data_set = open_readable(ws.ledger, DATA, ws.root)
         started = perf_counter()
         gathered = gather(data_set, units, ws.ledger.salt, InlineFold())
         seconds = perf_counter() - started

@@ -8,8 +8,10 @@ others' did not. The rows stay where they are then, tombstoned, until the model 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ..storage.dataset import DataSet
 from .errors import JobError
 from .ledger import Ledger
 
@@ -36,6 +38,12 @@ def check_nothing_pending(ledger: Ledger, data_set: str) -> None:
         f"job {job} has committed deletions from {data_set} that are not erased yet: run expunge "
         f"job resume {job} first"
     )
+
+
+def open_readable(ledger: Ledger, data_set: str, root: Path) -> tuple[dict[str, Any], DataSet]:
+    """``Ledger.open_data_set`` for whoever reads rows: JobError while deletions from it are not erased."""
+    check_nothing_pending(ledger, data_set)
+    return ledger.open_data_set(data_set, root)
 
 
 def refuse_interrupted(

@@ -101,7 +101,7 @@ class _Made:
 
 
 def next_version(change: Change) -> NextVersion:
-    """See ``Family``. An update that does not hold is replaced by a retrain."""
+    """See ``Family``. An update that does not hold is replaced by a retrain; ``basel`` always trains."""
     started = perf_counter()
     row, model = open_sparse_model(change.ws, change.model)
     work = _work(change, model)
@@ -234,5 +234,6 @@ def forecast(ws: Workspace, model: str, gathered: Gathered, method: str) -> dict
     settings = settings_from_json(row["settings"])
     gone = _leaving(gathered, settings)
     retrained = _why_retrain(settings, method, row["rows"] - gone) is not None
-    action = "unchanged" if not gone else "retrained" if retrained else "updated"
+    stands = not gone and method != BASEL
+    action = "unchanged" if stands else "retrained" if retrained else "updated"
     return {"action": action, "first_step": None}

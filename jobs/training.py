@@ -16,7 +16,7 @@ from .errors import UsageError
 from .fold import Fold
 from .lineage import versions_of
 from .model_family import Family, Training
-from .pending import behind, check_nothing_pending, refuse_behind
+from .pending import behind, open_readable, refuse_behind
 from .workspace import Workspace
 
 FAMILIES: tuple[Family, ...] = (
@@ -71,8 +71,7 @@ def train(
     with ws.lock(f"training of model {model}") as fence:
         ws.check_name("model", model)
         ledger = ws.ledger
-        check_nothing_pending(ledger, asked["data"])
-        row, data_set = ledger.open_data_set(asked["data"], ws.root)
+        row, data_set = open_readable(ledger, asked["data"], ws.root)
         if row["rows"] == 0:
             raise UsageError(f"data set {asked['data']} is empty: all its rows were deleted")
         _check_layout(asked["algorithm"], asked["data"], data_set)

@@ -12,6 +12,9 @@ from typing import Any
 from receipt_workspace import command, prepare_batch
 from support import INLINE, Cli
 
+from expunge.jobs.cli import run
+from expunge.jobs.workspace import Workspace
+
 SMALL = ("-p", "iterations=60", "-p", "batch_size=100", "-p", "provenance=exact")
 BATCH = ("batch", "run", "--yes", *INLINE)
 
@@ -40,8 +43,6 @@ def flip(file: Path) -> None:
 
 def run_partly(root: Path, *arguments: object) -> tuple[Any, str]:
     """Run a command that must exit with 3; return its JSON and what it says on stderr."""
-    from expunge.jobs.cli import run
-
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
         code = run(["-w", str(root / "ws"), "--json", *map(str, arguments)])
@@ -57,8 +58,6 @@ def last_job(cli: Cli) -> dict[str, Any]:
 
 def request_states(root: Path) -> set[str]:
     """The states of all requests."""
-    from expunge.jobs.workspace import Workspace
-
     with Workspace.open(root / "ws") as ws:
         return {row["state"] for row in ws.ledger.rows("SELECT state FROM requests")}
 

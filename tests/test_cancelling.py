@@ -21,6 +21,7 @@ from test_cluster import _already
 from test_interrupted import Killed, kill_at
 
 from expunge.jobs.fold import DaskFold, InlineFold
+from expunge.jobs.job_verifying import ranges_before
 from expunge.jobs.workspace import Workspace
 
 WAITING = """
@@ -172,15 +173,12 @@ def test_the_commit_looks_for_the_flag_too(
     wanted = end_state(cli)
     with monkeypatch.context() as patch:
         patch.setattr("expunge.jobs.cancelling.LOOK_SECONDS", 1e9)
-        from expunge.jobs import deletion
-
-        real = deletion.ranges_before
 
         def asked_now(ws: Workspace, data_sets: list[str]) -> Any:
             ask(root, last_job(cli)["id"])
-            return real(ws, data_sets)
+            return ranges_before(ws, data_sets)
 
-        patch.setattr(deletion, "ranges_before", asked_now)
+        patch.setattr("expunge.jobs.deletion.ranges_before", asked_now)
         assert "was cancelled" in cli(*BATCH, code=1)
     as_before(root, cli, wanted)
 

@@ -9,8 +9,10 @@ import pytest
 from partly_done import BATCH, SMALL, damage, last_job, leftovers
 from receipt_workspace import checked_receipt, command, copy_workspace, prepare_batch
 from support import INLINE, Cli
+from test_interrupted import Killed, kill_at
 
 from expunge.jobs import erasure
+from expunge.jobs.verifying import verify_model
 from expunge.jobs.workspace import Workspace
 
 
@@ -34,7 +36,7 @@ def mended(root: Path, cli: Cli, version: int = 3) -> dict[str, Any]:
     found = checked_receipt(root, cli)
     assert found["verification"]["outcome"] == "passed"
     assert "lg" in found["verification"]["earlier_failures"][0]["problem"]
-    (report,) = (m for m in found["job"]["models"] if m["model"] == "lg")
+    report: dict[str, Any] = next(m for m in found["job"]["models"] if m["model"] == "lg")
     assert (report["action"], report["method"], report["exactness"]) == (
         *("retrained", "basel", "exact"),
     )
@@ -89,8 +91,6 @@ def test_a_damaged_version_is_written_anew(
 
 
 def test_a_killed_mending_is_resumed(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_interrupted import Killed, kill_at
-
     cli("settings", "--verify", "retrain")
     monkeypatch.setattr("expunge.jobs.verifying_regression.FACTOR", 1e-9)
     cli(*BATCH, code=5)
@@ -135,15 +135,12 @@ def test_a_sparse_model_is_mended(root: Path, cli: Cli, monkeypatch: pytest.Monk
     cli("train", "sp", "--data", "news", "--algorithm", "sparse-logistic", *given, *INLINE)
     cli("forget", "--data", "news", "--unit", ",".join(map(str, range(9))))
     wrong = ({"distance": 1.0, "change": 1.0, "estimate": 0.0}, "model sp is far")
-    from expunge.jobs import job_verifying
-
-    real = job_verifying.verify_model
 
     def verify(ws: Workspace, name: str, *rest: Any) -> Any:
-        return wrong if name == "sp" else real(ws, name, *rest)
+        return wrong if name == "sp" else verify_model(ws, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_verifying, "verify_model", verify)
+        patch.setattr("expunge.jobs.job_verifying.verify_model", verify)
         cli(*BATCH, code=5)
     done = cli("job", "retry", last_job(cli)["id"], *INLINE)
     (report,) = (m for m in done["models"] if m["model"] == "sp")

@@ -22,7 +22,7 @@ from partly_done import (
     run_partly,
     swap,
 )
-from receipt_workspace import checked_receipt, copy_workspace
+from receipt_workspace import checked_receipt, command, copy_workspace
 from regression_workspace import import_rows, problem, train
 from support import INLINE, Cli
 from test_faults import killed_at, places
@@ -215,8 +215,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("small")
 
     def call(*arguments: object) -> Any:
-        from receipt_workspace import command
-
         return command(root, *arguments)
 
     x, labels = problem(60)

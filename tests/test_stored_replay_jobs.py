@@ -291,7 +291,8 @@ def test_damage_shows_before_the_commit(
     data[-1] ^= 1
     path.write_bytes(data)
     cli("forget", "--data", "t", "--unit", 17)
-    assert "digest is" in cli("batch", "run", "--yes", *INLINE, code=1)
+    (late,) = cli("batch", "run", "--yes", *INLINE, code=3)["behind"]
+    assert late["model"] == "km" and "digest is" in late["problem"]
     assert cli("model", "show", "km")["version"] == 1
 
 
