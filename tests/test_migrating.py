@@ -44,6 +44,7 @@ def make_version_2(root: Path) -> None:
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
     connection.executescript(
         "DROP TABLE asked_references; DROP TABLE other_references;"
+        "DROP TABLE behind; DROP TABLE cancellations;"
         "DROP TABLE held_units; DROP TABLE holds;"
         "DROP INDEX open_requests; DROP INDEX requests_by_unit;"
         "DROP INDEX requests_by_state; DROP INDEX requests_by_reference;"
@@ -62,7 +63,7 @@ def make_old(root: Path) -> None:
     make_version_2(root)
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
     connection.executescript(
-        "DROP TABLE receipt_parts; DROP TABLE behind; DROP TABLE cancellations;"
+        "DROP TABLE receipt_parts;"
         "ALTER TABLE requests DROP COLUMN rows;"
         "ALTER TABLE versions DROP COLUMN metadata;"
         "DELETE FROM meta WHERE key NOT IN ('schema_version', 'salt');"
