@@ -106,7 +106,7 @@ def _serve(root: Path, due: Schedule, folds: Folds, method: str, catch_up: bool)
     """Keep the schedule until a signal; return how many batches there were."""
     work = partial(carry_out, folds=folds, method=method)
     with Workspace.open(root) as ws, folds(ws):
-        """Both are only tried: nothing stays open between batches."""
+        pass  # Both are only tried here: nothing stays open between batches.
     keeper = Keeper(root, due, work, _tell, PLAIN)
     with Workspace.scheduling(root, f"scheduler '{due.text}' {due.zone_name}"):
         keeper.begin(catch_up)

@@ -51,7 +51,8 @@ def carry_out(ws: Workspace, tell: Tell, folds: Folds, method: str) -> dict[str,
     resumed = []
     with ws.lock("scheduled batch"):
         waiting = ws.ledger.rows(
-            "SELECT id FROM jobs WHERE kind = 'deletion' AND state IN (?, ?) ORDER BY id",
+            "SELECT id FROM jobs WHERE kind = 'deletion' "
+            f"AND state IN ({','.join('?' * len(RESUMABLE))}) ORDER BY id",
             *RESUMABLE,
         )
         for job in (row["id"] for row in waiting):

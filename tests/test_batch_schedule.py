@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
@@ -263,16 +264,19 @@ GATED = """
 import sys
 import expunge.jobs.deletion as deletion
 from expunge.jobs.cli import run
-real = deletion.gather
-def gather(*arguments):
+name, *command = sys.argv[1:]
+real = getattr(deletion, name)
+def gate(*arguments):
     print("running", flush=True)
     sys.stdin.readline()
     return real(*arguments)
-deletion.gather = gather
-sys.exit(run(sys.argv[1:]))
+if __name__ == "__main__":
+    setattr(deletion, name, gate)
+    sys.exit(run(command))
 """
-"""The program, whose batches wait for a line on stdin."""
-DAEMON = ("batch", "schedule", "--cron", "0 2 1 1 *", *INLINE)
+"""The program, whose batches wait for a line on stdin before they call a function."""
+DAEMON = ("batch", "schedule", "--cron", "0 2 1 1 *")
+LOCAL = ("--cluster", "local", "--workers", "2")
 
 
 def due_now(root: Path) -> None:
@@ -287,11 +291,15 @@ def due_now(root: Path) -> None:
 
 
 @contextmanager
-def daemon(root: Path) -> Iterator[subprocess.Popen[str]]:
-    """A scheduler in another process, at the moment in which its first batch runs."""
-    command = [sys.executable, "-c", GATED, "-w", str(root), "--json", *DAEMON]
+def daemon(
+    root: Path, gate: str = "gather", cluster: tuple[str, ...] = INLINE
+) -> Iterator[subprocess.Popen[str]]:
+    """A scheduler with a terminal's group of its own, at the moment in which its first batch runs."""
+    command = [sys.executable, "-c", GATED, gate, "-w", str(root), "--json", *DAEMON, *cluster]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
+    with subprocess.Popen(  # type: ignore[call-overload]
+        command, text=True, start_new_session=True, **pipes
+    ) as child:
         watch = threading.Timer(120, child.kill)
         watch.start()
         try:
@@ -305,7 +313,7 @@ def daemon(root: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_stopped_scheduler_ends_its_batch_first(cli: Cli, prepared: Path) -> None:
     due_now(prepared)
     with daemon(prepared) as child:
-        assert f"process {child.pid} on " in cli(*DAEMON, code=75)
+        assert f"process {child.pid} on " in cli(*DAEMON, *INLINE, code=75)
         child.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.5)
@@ -351,6 +359,23 @@ def test_a_second_signal_ends_at_once(cli: Cli, prepared: Path) -> None:
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 128 + signal.SIGTERM
     assert cli("batch", "schedule", "--once", *INLINE)["resumed"] == [3]
+    assert len(cli("receipt", "list")["receipts"]) == 3
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_all_processes_and_the_batch_ends(cli: Cli, prepared: Path) -> None:
+    """As a terminal sends it: to the driver, and to the workers that it still needs."""
+    due_now(prepared)
+    with daemon(prepared, "ranges_before", LOCAL) as child:
+        before = {p.pid for p in psutil.Process(child.pid).children(recursive=True)}
+        os.killpg(child.pid, signal.SIGINT)
+        while "SIGINT" not in child.stderr.readline():
+            pass
+        time.sleep(1)
+        assert {p.pid for p in psutil.Process(child.pid).children(recursive=True)} == before
+        _, log = child.communicate("go\n", timeout=120)
+        assert child.returncode == 0
+    assert len(before) >= 2 and "job 3: 3 requests" in log and "Traceback" not in log
     assert len(cli("receipt", "list")["receipts"]) == 3
 
 
