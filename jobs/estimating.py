@@ -47,7 +47,7 @@ def estimate_update(
     settings = model.settings
     started = perf_counter()
     if settings.provenance == NO_PROVENANCE:
-        return _from_optimum(model), 0, perf_counter() - started
+        return _from_optimum(model, leaving), 0, perf_counter() - started
     if not len(outcome.when):
         return apart(Estimate(0.0, 0.0, 0.0), outcome.updated), 0, perf_counter() - started
     averaged = settings.provenance in MEANS
@@ -92,13 +92,22 @@ def estimate_update(
     return apart(found, outcome.updated), len(sample.rows), perf_counter() - started
 
 
-def _from_optimum(model: RegressionModel) -> Estimate:
-    """Of method ``closed-form`` without provenance: as far as the model was from its own optimum."""
-    normal = model.statistics().normal
+def _from_optimum(model: RegressionModel, leaving: Leaving) -> Estimate:
+    """Of method ``closed-form`` without provenance: how far from its optimum a descent stops.
+
+    As far as the model did, or as a full gradient's would on the rows left, whichever is more: few
+    rows may be left in a direction that many gave its curvature.
+    """
+    normal, settings = model.statistics().normal, model.settings
     if normal is None:
         return Estimate(0.0, 0.0, 0.0)
-    way = model.parameters[0] - normal.solution(model.settings.l2)
-    return Estimate(float(np.linalg.norm(way)), 0.0, 0.0)
+    left = normal.without(leaving.rows, leaving.labels)
+    with one_blas_thread():
+        ways = (
+            model.parameters[0] - normal.solution(settings.l2),
+            left.descended(settings.descent, settings.iterations) - left.solution(settings.l2),
+        )
+    return Estimate(max(float(np.linalg.norm(way)) for way in ways), 0.0, 0.0)
 
 
 def _truncation(model: RegressionModel, course: Course) -> Estimate:

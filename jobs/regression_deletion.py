@@ -22,6 +22,7 @@ from ..pipeline.regression import (
     INFL,
     NO_PROVENANCE,
     PRIU,
+    PRIU_OPT,
     RegressionSettings,
     held_out,
     unusable,
@@ -194,7 +195,10 @@ def _why_not(work: _Work, updated: Updated, found: Estimate | None = None) -> st
     """Why an update can't be trusted; None where it can."""
     settings, w = work.model.settings, work.model.parameters
     exactly = settings.loss == Loss.LINEAR and settings.provenance == EXACT
-    if (reason := strays(updated, w, exactly)) is not None:
+    linear, opt = settings.loss == Loss.LINEAR, work.change.method == PRIU_OPT
+    end = Updated(updated.change, updated.change[np.newaxis])
+    reason = strays(updated, w, exactly) or strays(end, w, linear or not opt)
+    if reason is not None:
         return reason
     error = 0.0 if found is None else float(np.hypot(found.trend, found.fluctuation))
     size, own = float(np.linalg.norm(updated.change)), float(np.linalg.norm(w))

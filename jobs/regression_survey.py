@@ -91,10 +91,12 @@ def survey(data_set: DataSet, settings: RegressionSettings, fold: Fold) -> Surve
     return Survey(moments, training, validation)
 
 
-def check_classes(loss: Loss, found: Survey, label: str | None) -> tuple[float, ...]:
+def check_classes(loss: Loss, found: Survey, data: DataSet) -> tuple[float, ...]:
     """Return the classes of a classifier, or none for a linear model; UsageError if unfit."""
     if loss == Loss.LINEAR:
         return ()
+    label = data.label_name
+    refuse_merged(data)
     classes = found.classes
     named = ", ".join(f"{c:g}" for c in classes[:CLASS_LIST])
     named += ", ..." if len(classes) > CLASS_LIST else ""
@@ -109,6 +111,16 @@ def check_classes(loss: Loss, found: Survey, label: str | None) -> tuple[float, 
             f"{MAX_CLASSES}"
         )
     return classes
+
+
+def refuse_merged(data: DataSet) -> None:
+    """UsageError where labels that differed in the file would be one class."""
+    if data.attrs.get("labels_merged"):
+        raise UsageError(
+            f"label {data.label_name} has values that float32, as which labels are kept unless all are "
+            "whole numbers below 2^31, can't tell apart: classes would be merged; number the classes "
+            "from 0 and import again"
+        )
 
 
 def largest_rates(rows: RegressionRows, batch: int) -> tuple[float, float]:

@@ -200,7 +200,7 @@ def _resolve(training: Training) -> tuple[RegressionRows, Survey, ProvenancePlan
         raise UsageError(
             f"all rows of data set {data.path.stem!r} fall into the validation share; set -p validation=0"
         )
-    classes = check_classes(loss, found, data.label_name)
+    classes = check_classes(loss, found, data)
     rows = RegressionRows(data, settings, design_of(found), classes)
     check_hessian(settings, rows.parameters)
     batch = min(given["batch_size"], found.rows)

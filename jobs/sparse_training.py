@@ -30,6 +30,7 @@ from .model_family import FirstVersion, Progress, Training
 from .provenance_plan import MEMORY
 from .regression_arrays import settings_to_json
 from .regression_store import folder_size, version_attrs
+from .regression_survey import refuse_merged
 from .sparse_rows import SparseModelRows, sparse_window_cells
 from .sparse_store import (
     COEFFICIENTS,
@@ -167,6 +168,7 @@ def _resolve(training: Training) -> tuple[SparseModelRows, float, str]:
 
 def _classes(data: DataSet) -> tuple[float, ...]:
     """The two labels; UsageError where there are others."""
+    refuse_merged(data)
     found: set[float] = set()
     for cell in range(data.cells):
         labels = data.read_labels(cell)

@@ -18,6 +18,9 @@ def checked_labels(y: ArrayLike, rows: int) -> NDArray[Any]:
     labels = np.asarray(y)
     if labels.shape != (rows,):
         raise ValueError(f"y has shape {labels.shape}; {rows} labels are needed, one a row")
+    if isinstance(labels.dtype, np.dtypes.StringDType):
+        # Only as objects do they tell what is missing.
+        labels = labels.astype(object)
     # What is missing differs from itself, whatever its type.
     unfit = ~np.isfinite(labels) if labels.dtype.kind in "fc" else labels != labels  # noqa: PLR0124
     if np.any(unfit):

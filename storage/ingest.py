@@ -44,6 +44,8 @@ BUCKETS = 256
 MEMORY_BUDGET = 192 << 20
 """Bytes of rows that spreading keeps in memory before it writes them to the staging folder."""
 WRITERS = 2
+MOST_ROUNDED = 4096
+"""Different labels that float32 does not hold, of a data set whose labels may be classes."""
 WORD = 4
 """Bytes of a value or a column."""
 
@@ -112,7 +114,7 @@ def import_blocks(
         specs = layout.specs(shape)
         size, chunks = _extent(specs)
         require(staging, size, chunks, f"{spread.count} rows")
-        create_group(group, specs, {**attrs, **_attrs(source, layout, spread.count, shape)})
+        create_group(group, specs, {**attrs, **_attrs(source, layout, spread, shape)})
         _write_cells(spread, layout, shape, group, progress)
     return Imported(DataSet.open(target), spread.count, source.dropped)
 
@@ -147,6 +149,8 @@ class _Spread(Generic[Block]):
         self.fine_entries = np.zeros(MAX_CELLS, np.int64)
         self.whole_labels = True
         """Whether all labels are integers that fit in int32."""
+        self._rounded: NDArray[np.float64] | None = np.zeros(0)
+        """The different labels that float32 does not hold; None where they are too many for classes."""
 
     def add(self, block: Block, salt: bytes) -> None:
         """Spread one block."""
@@ -172,6 +176,18 @@ class _Spread(Generic[Block]):
             np.add.at(self.fine_entries, fine, np.diff(records.pointers))
         if self.whole_labels:
             self.whole_labels = bool(np.all((np.abs(labels) < 2**31) & (labels % 1 == 0)))
+        rounded = labels[labels.astype(np.float32) != labels]
+        if self._rounded is not None and len(rounded):
+            found = np.union1d(self._rounded, rounded)
+            self._rounded = found if len(found) <= MOST_ROUNDED else None
+
+    @property
+    def labels_merged(self) -> bool:
+        """Whether labels that differ are one as float32, or others are whole numbers as float32."""
+        if self.whole_labels or self._rounded is None:
+            return not self.whole_labels
+        kept = np.unique(self._rounded.astype(np.float32))
+        return len(kept) < len(self._rounded) or bool(np.any(kept % 1 == 0))
 
     def _spill(self) -> None:
         """Append what is in memory to the buckets' files."""
@@ -240,17 +256,18 @@ def _extent(specs: Mapping[str, ArraySpec]) -> tuple[int, int]:
 
 
 def _attrs(
-    source: Source[Block], layout: RowLayout[Block], rows: int, shape: Shape
+    source: Source[Block], layout: RowLayout[Block], spread: _Spread[Block], shape: Shape
 ) -> dict[str, Any]:
     """The attributes of a data set, but for those that its maker gives."""
     return {
         "schema_version": SCHEMA_VERSION,
         "cells": shape.cells,
         "capacity": shape.capacity,
-        "rows_imported": rows,
+        "rows_imported": spread.count,
         "rows_dropped": source.dropped,
         "label_name": source.label_name,
         "label_dtype": None if shape.label is None else shape.label.str,
+        "labels_merged": shape.label is not None and spread.labels_merged,
         "source": source.provenance,
         **layout.attrs(shape),
     }

@@ -96,3 +96,16 @@ def test_infl_in_a_row_uses_the_rows_that_are_left() -> None:
     two.delete(range(5, 10), "infl")
     moved = np.linalg.norm(parameters(one) - before)
     assert 0.0 < np.linalg.norm(parameters(one) - parameters(two)) < 0.1 * moved
+
+
+@pytest.mark.parametrize("model", [LogisticRegression, SoftmaxRegression])
+def test_frozen_updates_beyond_the_parameters_size_are_trained_again(model: Any) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(40, 3))
+    y = (x[:, 0] + rng.normal(size=40) > 0).astype(int)
+    given = {"provenance": "frozen", "batch_size": 7, "iterations": 20, "random_state": 0}
+    updated, retrained = model(**given).fit(x, y), model(**given).fit(x, y)
+    assert updated.delete(range(38), "priu-opt").method == "basel"
+    retrained.delete(range(38), "basel")
+    np.testing.assert_array_equal(updated.coef_, retrained.coef_)
+    assert model(**given).fit(x, y).delete([3], "priu-opt").method == "priu-opt"

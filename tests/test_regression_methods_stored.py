@@ -63,6 +63,28 @@ def test_linear_models_by_every_method(cli: Cli, tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "copy", tmp_path / "ws")
 
 
+def test_the_optimum_of_few_rows_is_far_from_where_a_descent_stops(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Nearly all rows leave that gave a direction its curvature: the estimate knows it."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((300, 2))
+    x[:, 0], x[:100, 1] = rng.normal(size=300), rng.normal(size=100)
+    x[0, 1] = 0.02
+    y = x @ [1.0, 3.0] + 0.1 * rng.normal(size=300)
+    y[0] = x[0] @ [1.0, 20.0]
+    path = tmp_path / "rows.csv"
+    lines = [f"{a},{b},{c}" for a, b, c in np.column_stack([x, y]).round(5)]
+    path.write_text("\n".join(["a,b,y", *lines]) + "\n")
+    cli("init", tmp_path / "ws")
+    cli("data", "import", "t", path, "--format", "csv", "--label", "y")
+    given = ("iterations=3000", "batch_size=300", "provenance=none", "validation=0", "l2=0")
+    train(cli, "m", "linear", *(part for one in given for part in ("-p", one)))
+    report = delete(cli, *range(1, 100), method="closed-form")["m"]
+    assert report["action"] == "updated" and report["estimate"] > 0.5 * report["change"]
+    cli("verify", "m", *INLINE)
+
+
 def left(tmp_path: Path, model: str) -> tuple[np.ndarray, np.ndarray]:
     """The training rows that are stored."""
     rows = stored_rows(tmp_path, model)
