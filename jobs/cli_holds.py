@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_requests import Subject, SubjectsFile, Unit, UnitsFile, named_units
+from .cli_requests import Subject, SubjectsFile, Unit, UnitsFile, id_cell, named_units
 from .console import Json, pairs, session, table
 from .errors import UsageError
 from .holds import lift_hold, list_holds, place_hold, show_hold
@@ -80,6 +80,8 @@ def lift(ctx: typer.Context, number: HoldId, as_json: Json = False) -> None:
 def _emit(ctx: typer.Context, found: dict[str, Any], as_json: bool) -> None:
     """Print one hold."""
     heads = ("unit", "unit_hash", "request", "state")
-    units = table(heads, [[unit[name] for name in heads] for unit in found["held_units"]])
+    units = table(
+        heads, [[id_cell(name, unit[name]) for name in heads] for unit in found["held_units"]]
+    )
     names = [name for name in _LISTED if found[name] is not None]
     session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, names), units))

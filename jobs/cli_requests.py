@@ -169,13 +169,18 @@ def _print_list(out: Console, found: dict[str, Any]) -> None:
         table(
             heads,
             [
-                [*(row[name] for name in _LISTED), *(by if hold else ())]
+                [*(id_cell(name, row[name]) for name in _LISTED), *(by if hold else ())]
                 for row, by in zip(rows, held, strict=True)
             ],
         )
     )
     if (more := found["matching"] - len(rows)) > 0:
         out.print(f"and {more:,} more; --limit says how many are listed")
+
+
+def id_cell(name: str, value: object) -> object:
+    """A value for a table; ids are no numbers, and can be given to commands as they are shown."""
+    return str(value) if name in ("request", "unit") and value is not None else value
 
 
 def _held_by(row: dict[str, Any]) -> str | None:
@@ -223,6 +228,7 @@ def _emit(ctx: typer.Context, found: dict[str, Any], as_json: bool) -> None:
     """Print one request."""
     shown = {**found, "held_by": _held_by(found), "other_references": None}
     shown["other_references"] = ", ".join(found["other_references"]) or None
+    shown |= {name: id_cell(name, shown[name]) for name in ("request", "unit")}
     names = [n for n in shown if n not in ("holds", "history") and shown[n] is not None]
     lines = [[line.get(name) for name in _HISTORY] for line in found["history"]]
     history = [table(_HISTORY, lines)] if lines else []

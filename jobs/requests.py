@@ -146,7 +146,7 @@ def forget(
     terms: Terms | None = None,
     at: datetime | None = None,
 ) -> dict[str, Any]:
-    """Queue one request a unit; return counts of what became of them.
+    """Queue one request a unit; return counts of what became of them, and the terms of the new ones.
 
     places: where the user named units by subjects, for errors, which never repeat a subject.
     missing: ``error`` refuses unknown units (nothing is queued then), ``ignore`` skips them.
@@ -201,8 +201,8 @@ def forget(
     return {
         "data": data,
         "reference": terms.reference,
-        "received": received,
-        "due": due,
+        "received": received if made else None,
+        "due": due if made else None,
         "queued": len(made) - held,
         "held": held,
         "repeated": len(units) - len(asked),

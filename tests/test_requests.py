@@ -69,6 +69,7 @@ def test_a_reference_stands_for_the_same_units(cli: Cli, ws: Path) -> None:
     assert first["reference"] == "T-1"
     again = cli(*asked, "--unit", "6,5")
     assert again["queued"] == 0 and ids(again, "existing") == ids(first)
+    assert first["due"] and again["due"] is None
     for others in ("5", "5,6,7", "7,8"):
         error = cli(*asked, "--unit", others, code=2)
         assert "for other units of data set t" in error and "nothing was queued" in error
@@ -182,6 +183,12 @@ def test_tables_show_what_operators_wrote_as_it_stands(
     assert "requests 4 to 8" in out and "there already: request 1, queued" in out
     assert run(["-w", str(ws), "forget", *DATA, "--unit", units]) == 0
     assert "and 3 more" in capsys.readouterr().out
+    with Workspace.open(ws) as open_ws, open_ws.ledger.transaction():
+        open_ws.ledger.run("UPDATE requests SET id = 12345, unit = 67890 WHERE id = 1")
+    for command in (("request", "list"), ("request", "show", "12345")):
+        assert run(["-w", str(ws), *command]) == 0
+        out = capsys.readouterr().out
+        assert "12345" in out and "67890" in out
 
 
 # ---- cancelling and extending
