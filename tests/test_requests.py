@@ -185,8 +185,8 @@ def test_tables_show_what_operators_wrote_as_it_stands(
     assert "and 3 more" in capsys.readouterr().out
     with Workspace.open(ws) as open_ws, open_ws.ledger.transaction():
         open_ws.ledger.run("UPDATE requests SET id = 12345, unit = 67890 WHERE id = 1")
-    for command in (("request", "list"), ("request", "show", "12345")):
-        assert run(["-w", str(ws), *command]) == 0
+    for again in (("request", "list"), ("request", "show", "12345")):
+        assert run(["-w", str(ws), *again]) == 0
         out = capsys.readouterr().out
         assert "12345" in out and "67890" in out
 
