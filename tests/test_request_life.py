@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -93,6 +94,13 @@ class RequestLife(RuleBasedStateMachine):
         for request in self.requests.values():
             if request.state in ("queued", "held"):
                 request.state = "held" if request.unit in kept else "queued"
+
+    @initialize()
+    def begin(self) -> None:
+        """Some requests, and holds on some of them that overlap: one that ends, one that does not."""
+        self.ask([0, 1, 2, 3], None)
+        self.place([1, 2], 3)
+        self.place([2, 7], None)
 
     @rule(units=some_units, reference=references)
     def ask(self, units: list[int], reference: str | None) -> None:
