@@ -279,6 +279,9 @@ def test_no_subject_is_written_anywhere(
             error = cli("forget", *one, option, text, code=2)
             assert "names a subject" in error
             said.append(error)
+    error = cli("forget", *DATA, "--subject", PEOPLE[0], "--requester", PEOPLE[0], code=2)
+    assert "names a subject" in error
+    said.append(error)
     said.append(cli("hold", "place", *one, "--ground", PEOPLE[1], code=2))
     number = said[4]["existing"][0]["request"] if isinstance(said[4], dict) else 2
     said.append(cli("request", "cancel", number, "--reason", PEOPLE[1], code=2))
