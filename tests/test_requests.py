@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_the_same_unit_twice_is_one_request(cli: Cli, ws: Path) -> None:
     erased = cli("forget", *DATA, "--unit", 5)
     assert erased["already_erased"] == 1 and erased["queued"] == 0
     assert erased["existing"] == [{"request": 1, "unit": 5, "state": "done"}]
+
+
+def test_two_who_ask_at_once_make_one_request(ws: Path) -> None:
+    def ask(number: int) -> dict[str, Any]:
+        with Workspace.open(ws) as own:
+            return forget(own, "t", np.arange(number, 150), terms=Terms(reference=f"T-{number}"))
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(ask, range(4)))
+    assert sum(f["queued"] for f in found) == 150
+    given = {(r["unit"], r["request"]) for f in found for r in (*f["requests"], *f["existing"])}
+    assert len(given) == 150 and {request for _, request in given} == set(range(1, 151))
 
 
 def test_a_reference_stands_for_the_same_units(cli: Cli, ws: Path) -> None:
