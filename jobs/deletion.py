@@ -63,7 +63,8 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
 
     method: how regression models update, one of ``regression.METHODS``.
 
-    The set of requests is frozen at the start; late arrivals wait for the next batch.
+    The set of requests is frozen at the start; late arrivals wait for the next batch. Where some
+    models could not be updated, ``state`` is ``partly done`` and ``behind`` names them.
     """
     ledger = ws.ledger
     with ws.lock("deletion batch") as fence:
@@ -84,7 +85,7 @@ def nothing_to_do() -> dict[str, Any]:
     """The report of a batch without requests."""
     names = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
     empty: dict[str, Any] = {"job": None, "receipts": [], "models": [], "tasks": 0, "behind": []}
-    empty |= {"verification": None, "signed": False}
+    empty |= {"verification": None, "signed": False, "state": "done"}
     return {**empty, **dict.fromkeys(names, 0)}
 
 

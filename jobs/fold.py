@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
@@ -160,13 +160,12 @@ class DaskFold:
 
     def _awaited(self, future: Future) -> Any:
         """A future's result. Where the check raises all futures are let go, and tasks that have not begun."""
-        while True:
-            try:
+        while not future.done():
+            with suppress(TimeoutError):
                 return future.result(timeout=CHECK_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
-                self.check()
+            self.check()
+        # What is done may take its time to come here, or may have raised a TimeoutError of its own.
+        return future.result()
 
 
 def _measured(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, files.Meter]:
