@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from partly_done import (
 from receipt_workspace import checked_receipt, command, copy_workspace
 from regression_workspace import import_rows, problem, train
 from support import INLINE, Cli
-from test_faults import killed_at, places
+from test_faults import killed_at
 from test_interrupted import Killed, kill_at
 
 FIRST = ("plan", "gather", "update", "commit", "retire")
@@ -206,17 +207,20 @@ def test_sigkill_of_the_retry(
     assert end_state(cli) == expected and len(leftovers(root)) == 4
 
 
-# ---- every durable operation
+# ---- durable operations
+
+
+def thirds(most: int, every: int) -> list[Any]:
+    """Every third place, of which every so many-th is quick enough to run always."""
+    slow = pytest.mark.slow
+    return [n if n % every == 0 else pytest.param(n, marks=slow) for n in range(3, most + 1, 3)]
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace of few operations: a k-means model, and a regression that is damaged."""
     root = tmp_path_factory.mktemp("small")
-
-    def call(*arguments: object) -> Any:
-        return command(root, *arguments)
-
+    call = partial(command, root)
     x, labels = problem(60)
     import_rows(call, root, x, labels["linear"], cells=2)
     call("train", "m", "--data", "t", "--algorithm", "q-kmeans", "-p", "n_clusters=2", *INLINE)
@@ -234,7 +238,7 @@ def ends_well(cli: Cli, root: Path) -> None:
     assert len(leftovers(root)) == 3
 
 
-@pytest.mark.parametrize("at", places(130, 32))
+@pytest.mark.parametrize("at", thirds(230, 57))
 def test_a_batch_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -251,7 +255,7 @@ def test_a_batch_that_ends_at_any_operation(
     ends_well(cli, tmp_path)
 
 
-@pytest.mark.parametrize("at", places(170, 42))
+@pytest.mark.parametrize("at", thirds(212, 51))
 def test_a_retry_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -267,7 +271,7 @@ def test_a_retry_that_ends_at_any_operation(
     ends_well(cli, tmp_path)
 
 
-@pytest.mark.parametrize("at", places(24, 6))
+@pytest.mark.parametrize("at", thirds(38, 9))
 def test_a_retirement_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
