@@ -89,7 +89,10 @@ def run(
     memory_limit: MemoryLimit = None,
     as_json: Json = False,
 ) -> None:
-    """Carry out all queued requests: update every model, erase the rows, issue receipts."""
+    """Carry out all queued requests: update every model, erase the rows, issue receipts.
+
+    Exit 3 where some models could not be updated: the rows wait for job retry, or model retire.
+    """
     if method not in METHODS:
         raise UsageError(f"--method is {method!r}; it is one of {', '.join(METHODS)}")
     with (
