@@ -30,7 +30,12 @@ RETRIES = 5
 """How often a task is tried again after its worker died."""
 CHECK_SECONDS = 0.5
 """How often is checked, while tasks run, whether they are still wanted."""
-CLUSTER_LOST: tuple[type[Exception], ...] = (CommClosedError, FutureCancelledError)
+CLUSTER_LOST: tuple[type[Exception], ...] = (
+    CommClosedError,
+    FutureCancelledError,
+    ConnectionError,
+    TimeoutError,
+)
 """Errors of a cluster that is gone."""
 
 

@@ -184,6 +184,7 @@ def test_where_all_models_fail_nothing_is_committed(
         MemoryError(),
         StaleOrderError("replaced"),
         LockedError("busy"),
+        ConnectionError("the scheduler is gone"),
         CorruptError("WS/data/t.zarr/x/c.0.0.0: 3 bytes found"),
     ],
     ids=lambda error: type(error).__name__,
