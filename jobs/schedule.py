@@ -8,19 +8,16 @@ machine slept or while somebody else held the workspace is found at the next loo
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -37,6 +34,7 @@ KEPT = "schedule"
 LOOK_SECONDS = 60
 """Between two looks at the clock, beside those at due times: one that was set, or a machine that
 slept, is noticed; what could not be done since the workspace was in use is tried again."""
+STOPPING = "ends after the batch that runs, if any; a second signal ends it at once"
 
 Folds = Callable[[Workspace], AbstractContextManager[Fold]]
 Tell = Callable[[str], None]
@@ -114,7 +112,7 @@ class Keeper:
         self._carried = clock()
         self._due: datetime | None = None
         self._waited = False
-        self._stopping = threading.Event()
+        self._stopping = False
 
     def begin(self, catch_up: bool) -> None:
         """Take up what the ledger knows: times that were missed count as one that is due now.
@@ -142,7 +140,7 @@ class Keeper:
         # A clock that was set back must not put off batches until it is where it was.
         self._carried = min(self._carried, now)
         self._due = latest_due(self._trigger, self._carried, now) or self._due
-        if self._due is None or self._stopping.is_set() or not self._attempt():
+        if self._due is None or self._stopping or not self._attempt():
             return
         self._carried, self._due = max(self._carried, self._due), None
         self._waited = False
@@ -153,7 +151,7 @@ class Keeper:
 
     def stop(self) -> None:
         """Begin no further batch."""
-        self._stopping.set()
+        self._stopping = True
 
     def next_due(self) -> datetime | None:
         """The first due time to come."""
@@ -192,59 +190,53 @@ class Keeper:
             ws.ledger.set(KEPT, json.dumps(kept))
 
 
-def serve(keeper: Keeper, trigger: Trigger, tell: Tell) -> str:
+def serve(keeper: Keeper, trigger: Trigger) -> str:
     """Look now and at every due time, until SIGTERM or SIGINT; return the signal's name.
 
     A batch that runs then is ended first; a second signal ends the process at once, and the batch
-    is one that was interrupted. Call it in the main thread.
+    is one that was interrupted. APScheduler only wakes the calling thread, which must be the main
+    one: batches run in it, one after the other, and start their workers as other commands do.
     """
-    # What it has to say is said here; it would warn of every due time within a long batch.
-    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
-    # One thread: never two batches at once. One look may wait for it, which does for all due times.
-    scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(1)})
-    looks = OrTrigger([trigger, IntervalTrigger(seconds=LOOK_SECONDS, timezone=UTC)])
-    with _signals() as received:
-        scheduler.add_job(
-            _look,
-            looks,
-            (keeper,),
-            next_run_time=datetime.now(UTC),
-            coalesce=True,
-            max_instances=2,
-            misfire_grace_time=None,
-        )
+    woken: SimpleQueue[str] = SimpleQueue()
+    scheduler = BackgroundScheduler(timezone=UTC)
+    scheduler.add_job(
+        woken.put,
+        OrTrigger([trigger, IntervalTrigger(seconds=LOOK_SECONDS, timezone=UTC)]),
+        ("",),
+        next_run_time=datetime.now(UTC),
+        coalesce=True,
+        misfire_grace_time=None,
+    )
+    with _signals(keeper, woken):
         scheduler.start()
-        name = signal.Signals(received.get()).name
-        tell(f"{name}: ends after a batch that runs now; a second signal ends it at once")
-        keeper.stop()
-        scheduler.shutdown()
+        try:
+            while not (name := woken.get()):
+                keeper.look()
+        finally:
+            scheduler.shutdown()
     return name
 
 
-def _look(keeper: Keeper) -> None:
-    """``Keeper.look`` in the scheduler's thread, whose processes inherit that Ctrl-C is not for them.
-
-    A terminal sends it to all; only the driver is to decide what follows.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    keeper.look()
-
-
 @contextmanager
-def _signals() -> Iterator[SimpleQueue[int]]:
-    """Yield a queue of the first SIGTERM or SIGINT; the second ends the process at once."""
-    received: SimpleQueue[int] = SimpleQueue()
-    numbers: list[int] = []
+def _signals(keeper: Keeper, woken: SimpleQueue[str]) -> Iterator[None]:
+    """Let the first SIGTERM or SIGINT stop the keeper, and wake who waits; the second is the end.
+
+    A handler may interrupt anything, so it takes no lock and no stream's buffer.
+    """
+    names: list[str] = []
 
     def handle(number: int, _: object) -> None:
-        numbers.append(number)
-        if len(numbers) > 1:
+        if names:
             os._exit(128 + number)
-        received.put(number)
+        names.append(signal.Signals(number).name)
+        keeper.stop()
+        woken.put(names[0])
+        with suppress(OSError):
+            os.write(2, f"{names[0]}: {STOPPING}\n".encode())
 
     before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
