@@ -104,7 +104,7 @@ def test_one_of_two_drivers_does_everything(prepared: Path, tmp_path: Path, pair
     for root in roots:
         shutil.copytree(prepared, root)
     command = [sys.executable, "-c", PAIRS, *map(str, roots)]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=540)
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1200)
     codes = [sorted(map(int, line.split())) for line in found.stdout.splitlines()]
     assert len(codes) == pairs
     # On a busy machine one may come when the other is done: then nothing is queued any more.
