@@ -295,8 +295,8 @@ def due_now(root: Path) -> None:
 @contextmanager
 def daemon(
     root: Path, gate: str = "gather", cluster: tuple[str, ...] = INLINE
-) -> Iterator[subprocess.Popen[str]]:
-    """A scheduler with a terminal's group of its own, at the moment in which its first batch runs."""
+) -> Iterator[Any]:
+    """A scheduler, its three streams piped, with a terminal's group of its own, at the moment in which its first batch runs."""
     command = [sys.executable, "-c", GATED, gate, "-w", str(root), "--json", *DAEMON, *cluster]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(  # type: ignore[call-overload]

@@ -48,7 +48,7 @@ def exec_words(text: str) -> list[str]:
     """ExecStart's words as systemd.service(5) says: unquoted, then %% and, past the first, $$."""
     line = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert line is not None
-    words = []
+    words: list[str] = []
     for quoted, plain in re.findall(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)', line[1]):
         word = re.sub(r"\\(.)", r"\1", quoted) if quoted or not plain else plain
         assert "%" not in word.replace("%%", "")
