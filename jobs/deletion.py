@@ -96,6 +96,8 @@ def resume_deletion(
 
     Call with the lock held.
     """
+    # A hold that was placed while the job ran takes its requests now that it has been interrupted.
+    release_ended_holds(ws)
     ws.ledger.restart_job(job)
     report = ws.ledger.job(job)["report"]
     if "committed" in report:
@@ -332,9 +334,9 @@ def _commit(
             ledger.run("UPDATE data_sets SET rows = ? WHERE name = ?", left, name)
             units, counts = np.unique(rows.removed.units, return_counts=True)
             ledger.run_many(
-                "UPDATE requests SET rows = ? WHERE data_set = ? AND unit_hash = ?",
+                "UPDATE requests SET rows = ? WHERE data_set = ? AND unit_hash = ? AND job = ?",
                 [
-                    (count, name, pseudonym(name, unit, ledger.salt))
+                    (count, name, pseudonym(name, unit, ledger.salt), job)
                     for unit, count in zip(units.tolist(), counts.tolist(), strict=True)
                 ],
             )

@@ -192,3 +192,28 @@ def test_a_failed_job_gives_nothing_back_to_the_queue_that_is_held(
         cli(*BATCH, code=1)
     assert cli(*BATCH)["job"] is None
     assert states(cli) == {1: "held"}
+
+
+def test_a_hold_placed_while_a_job_ran_counts_once_it_is_killed(
+    cli: Cli, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("forget", *DATA, "--unit", "1,2")
+    cli("request", "cancel", 2)
+    cli("forget", *DATA, "--unit", "2")
+
+    def dying(*arguments: object) -> None:
+        with Workspace.open(ws) as other:
+            assert place_hold(other, "t", np.array([1]), "a law suit")["running"] == 1
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.deletion.gather", dying)
+        with pytest.raises(Killed):
+            cli(*BATCH)
+    job = cli("job", "list")["jobs"][-1]["id"]
+    assert cli("job", "resume", job, *INLINE)["units"] == 1
+    assert states(cli) == {1: "held", 2: "cancelled", 3: "done"}
+    # The rows are those of the request that was fulfilled, not of the one that was cancelled.
+    with Workspace.open(ws) as open_ws:
+        rows = open_ws.ledger.rows("SELECT rows FROM requests ORDER BY id")
+    assert [row["rows"] for row in rows] == [None, None, 1]
