@@ -16,7 +16,7 @@ from .fixedpoint import CENTROID_GRID, LOSS_UNIT, Scaling, exact_loss
 from .quantized import Centroids, Record, Settings
 from .replay import Removed
 from .unit_index import UnitIndex
-from .validation import InvalidParameterError, checked_rows, checked_units, listed, whole
+from .validation import asked_units, checked_rows, whole
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -143,17 +143,13 @@ class Clusterer(Estimator):
         model's own memory.
         """
         self._check_fitted()
-        if isinstance(units, str | bytes):
-            raise InvalidParameterError("units are text; whole numbers are needed")
-        asked = checked_units(listed(units), None)
-        asked = np.unique(asked) if len(asked) != 1 else asked
+        asked = asked_units(units)
         places = self._index.find(asked)
         found = len(places) if len(asked) == 1 else len(np.unique(self._rows.units[places]))
         try:
             done = self._remove(places)
         finally:
-            if not (self._rows.units[places] >= 0).any():
-                self._index.forget(asked)
+            self._index.forget(asked, places)
         outcome = done.outcome
         return Deletion(
             outcome.action,

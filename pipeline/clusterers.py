@@ -25,7 +25,7 @@ from . import quantized
 from .arrays import ArrayPasses, ordinals_of
 from .clusterer import Clusterer, Done, delete_rows
 from .fixedpoint import CENTROID_GRID, LOSS_UNIT
-from .history import History
+from .history import UNCHANGED, History
 from .quantized import Record, Settings
 from .replay import NOTHING, Outcome, Removed
 from .validation import (
@@ -38,6 +38,8 @@ from .validation import (
     checked_units,
     resolve_settings,
 )
+
+STANDS = Done(NOTHING)
 
 
 class KMeans(Clusterer):
@@ -146,9 +148,11 @@ class KMeans(Clusterer):
         if history is None or len(places) == history.rows:
             return super()._remove(places)
         if not len(places):
-            return Done(NOTHING)
+            return STANDS
         found = history.delete(places)
         self._drop_unusable()
+        if found is UNCHANGED:
+            return STANDS
         outcome = Outcome(found.action, found.first_step, found.passes, found.reason)
         return Done(outcome, looked_at=found.looked_at)
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import listed, nearby, quantized
+from . import listed, quantized
 from .arrays import ArrayPasses
 from .fixedpoint import Extent, Scaling
 from .incremental import Steps
 from .limbs import joined, limbs_of
 from .lloyd import Tally
+from .packed import Packed, delete_packed
 from .quantized import Centroids, Draw, Record, Settings, Step
 from .removal import CONTINUE, DONE, REFIT, RESEED
 from .replay import Races, known_races, refit_reason
@@ -194,6 +195,7 @@ class History:
         self._steps = room(steps, len(rows.units), rows.x.shape[1], k)
         self._drawn = np.full((steps, k, 2), -1, np.int64)
         self._fixed = np.empty((0, rows.x.shape[1]), np.int32)
+        self._packed = Packed()
         self._live = 0
         self._threshold = 0
         self._races: Races = {}
@@ -235,14 +237,13 @@ class History:
         """
         self._complete()
         m, before, count = self._steps, self._threshold, int(self._steps.state[1])
+        table = self._packed.of(m, self._rows.x, self._fixed, self._rows.units)
         self._todo, self._record = REFIT, None
         self._live -= len(removed)
         self._threshold = self._settings.small_below(self._live)
-        todo, first, looked_at, passes = nearby.delete_places(
-            m,
-            self._rows.x,
-            self._fixed,
-            self._rows.units,
+        todo, first, looked_at, passes = delete_packed(
+            table,
+            m.labels,
             removed,
             self._settings.spacing,
             before,

@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .lloyd import relative_error, rounded_down
-from .removal import take_out
+from .removal import any_moved, take_out
 
 LONG = 128
 """Features of the shortest rows that are worth a rough look first."""
@@ -97,6 +97,18 @@ def _distance(row, centre):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _floor_of(value, divisor):  # type: ignore[no-untyped-def]
+    """Return value // divisor, exactly, of int64 whose quotient is below 2^50; divisor above 0.
+
+    Float64's quotient is less than one off, and the remainder tells by how much. Processors divide
+    whole numbers one at a time.
+    """
+    quotient = np.int64(np.floor(np.float64(value) / np.float64(divisor)))
+    rest = value - quotient * divisor
+    return quotient + np.int64(rest >= divisor) - np.int64(rest < 0)
+
+
+@njit(cache=True, error_model="numpy")
 def _next_centroid(t, j, m, spacing, threshold, row, analog):  # type: ignore[no-untyped-def]
     """Fill row and analog (d,) with centroid j of step t, from step t - 1; False if it has no rows.
 
@@ -108,13 +120,12 @@ def _next_centroid(t, j, m, spacing, threshold, row, analog):  # type: ignore[no
     if weight == 0:
         return False
     below = weight * 2
+    sums, before, phases = m.sums[t - 1, j], m.quantized[t - 1, j], m.phase[t]
+    pull = threshold - size if small else 0
     for f in range(row.size):
-        total = m.sums[t - 1, j, f]
-        if small:
-            total += (threshold - size) * (2 * m.quantized[t - 1, j, f])
-        total = min(max(total, 0), weight << 24)
-        phase = m.phase[t, f]
-        nearest = (total - below * phase + weight * spacing) // (below * spacing)
+        total = min(max(sums[f] + pull * (2 * before[f]), 0), weight << 24)
+        phase = phases[f]
+        nearest = _floor_of(total - below * phase + weight * spacing, below * spacing)
         row[f] = nearest * spacing + phase
         analog[f] = np.float64(total) / (np.float64(weight) * 16777216.0)
     return True
@@ -126,18 +137,19 @@ def _move(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[
 
     Only ``dirty`` ones can have moved. Returns whether all have rows, or momentum.
     """
-    moved[:] = 0.0
     for j in range(dirty.size):
+        moved[j] = 0.0
         if not dirty[j]:
             continue
         if not _next_centroid(t, j, m, spacing, threshold, row, analog):
             return False
         square = np.int64(0)
+        now, mean = m.quantized[t, j], m.analog[t, j]
         for f in range(row.size):
-            step = row[f] - m.quantized[t, j, f]
+            step = row[f] - now[f]
             square += step * step
-            m.quantized[t, j, f] = row[f]
-            m.analog[t, j, f] = analog[f]
+            now[f] = row[f]
+            mean[f] = analog[f]
         moved[j] = 2.0 * np.sqrt(np.float64(square)) * _UP
     return True
 
@@ -277,20 +289,18 @@ def least_left(labels, margins, credit, drift, start, stop):  # type: ignore[no-
 
 
 @njit(cache=True)
-def open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):  # type: ignore[no-untyped-def]
+def open_step(t, m, fixed, removed, spacing, threshold, dirty, moved, row, analog):  # type: ignore[no-untyped-def]
     """Begin step t: its centroids after step t - 1, and the removed rows out of it.
 
     dirty (k,): clusters of step t - 1 to compute again; gets those of step t that lost a row. moved
     (k,) gets how far each centroid went, in 2^-24; credits rise by it. Returns False, and changes
     nothing that counts, where a race decides.
     """
-    if t > 0:
-        d = fixed.shape[1]
-        row, analog = np.empty(d, np.int64), np.empty(d)
-        if m.drawn[t] or not _move(t, m, spacing, threshold, dirty, moved, row, analog):
-            return False
-    dirty[:] = False
+    if t > 0 and (m.drawn[t] or not _move(t, m, spacing, threshold, dirty, moved, row, analog)):
+        return False
+    for j in range(dirty.size):
+        dirty[j] = False
     take_out(t, fixed, removed, m, dirty)
-    if moved.max() > 0.0:
+    if any_moved(moved):
         _raise_credit(t, m, moved)
     return True

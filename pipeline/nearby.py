@@ -17,7 +17,7 @@ from .incremental import change_cluster, look_exactly, net_shrinkage, open_step
 from .lanes import LANES, TILE, VECTOR, at_most, lowest_bit, nearest_lanes, turn_rows
 from .listed import SPAN, make_list, start_anew, until_of
 from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
-from .removal import CONTINUE, DONE, close_step, prepare
+from .removal import CONTINUE, DONE, any_moved, close_step, prepare
 
 CLEAR = 3.0
 """A gap of two squared distances that is so many times float32's error gives a margin good enough."""
@@ -238,22 +238,42 @@ def delete_places(m, x, fixed, units, removed, spacing, before, threshold, max_i
 @njit(cache=True)
 def _replay(m, fixed, units, removed, spacing, before, threshold, max_iter):  # type: ignore[no-untyped-def]
     """Go through the steps: see ``delete_places``."""
-    k = m.quantized.shape[1]
+    k, d = m.quantized.shape[1:]
     count = m.state[1]
     dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
-    g = desk_for(0, 0, 0)
-    first, seen, passes = -1, 0, 0
+    row, analog = np.empty(d, np.int64), np.empty(d)
     for t in range(count):
-        if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved):
-            return CONTINUE, t if first < 0 else first, seen, passes
-        if moved.max() > 0.0:
-            if first < 0:
-                first, g = t, desk_for(k, m.quantized.shape[2], min(2 * SPAN, m.near.shape[1]))
+        if not open_step(t, m, fixed, removed, spacing, threshold, dirty, moved, row, analog):
+            return CONTINUE, t, 0, 0
+        if any_moved(moved):
+            given = dirty, moved, row, analog, spacing, before, threshold, max_iter
+            return _replay_from(t, m, fixed, units, removed, *given)
+        if not close_step(t, m, moved, dirty, threshold, before):
+            return DONE, t + 1 if t + 1 < count else -1, 0, 0
+    if count > max_iter:
+        return DONE, -1, 0, 0
+    return CONTINUE, count, 0, 0
+
+
+@njit(cache=True)
+def _replay_from(  # type: ignore[no-untyped-def]
+    first, m, fixed, units, removed, dirty, moved, row, analog, spacing, before, threshold, max_iter
+):
+    """Go on from a step that is open, the first one whose centroids moved."""
+    k, d = m.quantized.shape[1:]
+    count = m.state[1]
+    g = desk_for(k, d, min(2 * SPAN, m.near.shape[1]))
+    seen, passes = 0, 0
+    for t in range(first, count):
+        opened = t == first or open_step(
+            t, m, fixed, removed, spacing, threshold, dirty, moved, row, analog
+        )
+        if not opened:
+            return CONTINUE, first, seen, passes
+        if any_moved(moved):
             near, whole_pass = _follow(t, fixed, units, m, g, dirty)
             seen += near
             passes += whole_pass
         if not close_step(t, m, moved, dirty, threshold, before):
-            return DONE, t + 1 if first < 0 and t + 1 < count else first, seen, passes
-    if count > max_iter:
-        return DONE, first, seen, passes
-    return CONTINUE, count if first < 0 else first, seen, passes
+            return DONE, first, seen, passes
+    return DONE if count > max_iter else CONTINUE, first, seen, passes

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -52,7 +51,8 @@ class Settings:
 
         ceil(gamma n / k): the same clusters are small as with gamma n / k itself.
         """
-        return ceil(self.gamma * rows / self.n_clusters)
+        gamma = self.gamma
+        return -(-gamma.numerator * rows // (gamma.denominator * self.n_clusters))
 
 
 def rule_of_thumb_epsilon(rows: int) -> float:

@@ -32,16 +32,17 @@ def prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
     """Take removed rows out of the extent and Q; return REFIT, RESEED, or DONE where neither."""
     code = DONE
     _ask_for(m, removed)
+    lower, upper, lower_count, upper_count = m.lower, m.upper, m.lower_count, m.upper_count
     for i in removed:
         square = np.int64(0)
         for f in range(fixed.shape[1]):
             square += np.int64(fixed[i, f]) * fixed[i, f]
-            if m.lower_count[f] > 0 and x[i, f] == m.lower[f]:
-                m.lower_count[f] -= 1
-                code = REFIT if m.lower_count[f] == 0 else code
-            if m.upper_count[f] > 0 and x[i, f] == m.upper[f]:
-                m.upper_count[f] -= 1
-                code = REFIT if m.upper_count[f] == 0 else code
+            if x[i, f] == lower[f] and lower_count[f] > 0:
+                lower_count[f] -= 1
+                code = REFIT if lower_count[f] == 0 else code
+            if x[i, f] == upper[f] and upper_count[f] > 0:
+                upper_count[f] -= 1
+                code = REFIT if upper_count[f] == 0 else code
         high, low = added(m.square_sum[0], m.square_sum[1], -square, 0)
         m.square_sum[0], m.square_sum[1] = high, low
         for seed in m.seeds:
@@ -57,9 +58,10 @@ def take_out(t, fixed, removed, m, dirty):  # type: ignore[no-untyped-def]
         j = np.int64(m.labels[t, i])
         m.sizes[t, j] -= 1
         square = np.int64(0)
-        for f in range(fixed.shape[1]):
-            m.sums[t, j, f] -= fixed[i, f]
-            gap = fixed[i, f] - 2 * m.quantized[t, j, f]
+        row, sums, centroid = fixed[i], m.sums[t, j], m.quantized[t, j]
+        for f in range(row.size):
+            sums[f] -= row[f]
+            gap = row[f] - 2 * centroid[f]
             square += gap * gap
         high, low = added(m.loss[t, 0], m.loss[t, 1], -square, 0)
         m.loss[t, 0], m.loss[t, 1] = high, low
@@ -83,8 +85,17 @@ def _mark_small(t, m, dirty, now, before):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _drops(m, t):  # type: ignore[no-untyped-def]
     """Whether step t's loss is below the one before."""
-    high, low = m.loss[t]
-    return high < m.loss[t - 1, 0] or (high == m.loss[t - 1, 0] and low < m.loss[t - 1, 1])
+    high, before = m.loss[t, 0], m.loss[t - 1, 0]
+    return high < before or (high == before and m.loss[t, 1] < m.loss[t - 1, 1])
+
+
+@njit(cache=True)
+def any_moved(moved):  # type: ignore[no-untyped-def]
+    """Whether one of the centroids moved: moved (k,), from 0."""
+    found = False
+    for j in range(moved.size):
+        found |= moved[j] > 0.0
+    return found
 
 
 @njit(cache=True)
@@ -94,7 +105,7 @@ def close_step(t, m, moved, dirty, now, before):  # type: ignore[no-untyped-def]
     moved (k,): how far its centroids went. dirty (k,): clusters whose rows are others than they
     were; gets those that step t + 1 must compute again. now, before: thresholds of small clusters.
     """
-    if moved.max() > 0.0:
+    if any_moved(moved):
         for j in range(moved.size):
             dirty[j] |= moved[j] > 0.0
         m.loss[t, 0], m.loss[t, 1] = loss_of(

@@ -209,13 +209,14 @@ class _Chain:
 
     def _go(self) -> tuple[int, int]:
         m, count = self._m, int(self._m.state[1])
-        k = m.sizes.shape[1]
+        k, d = m.sums.shape[1:]
         dirty, moved = np.zeros(k, np.bool_), np.zeros(k)
+        row, analog = np.empty(d, np.int64), np.empty(d)
         everyone = np.arange(len(self._x))
         spacing, now, before = self._settings.spacing, self._threshold, self._before
         first = -1
         for t in range(count):
-            if not open_step(t, m, self._fixed, everyone, spacing, now, dirty, moved):
+            if not open_step(t, m, self._fixed, everyone, spacing, now, dirty, moved, row, analog):
                 return CONTINUE, t if first < 0 else first
             if moved.max() > 0.0:
                 first = t if first < 0 else first

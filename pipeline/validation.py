@@ -21,6 +21,7 @@ DEFAULT_MAX_ITER = 10
 LABELS = "labels"
 PROVENANCES = (LABELS, "none")
 """What is kept in memory for deletions: every row's label and margin at every step, or nothing."""
+GREATEST_UNIT = (1 << 63) - 1
 
 
 class InvalidParameterError(ValueError, TypeError):
@@ -184,6 +185,17 @@ def listed(units: Any) -> NDArray[Any]:
     return np.asarray(list(units))
 
 
+def asked_units(units: int | Iterable[int]) -> NDArray[np.int64]:
+    """Unit ids that are to be deleted, ascending and different, or ValueError."""
+    if type(units) is int and 0 <= units <= GREATEST_UNIT:
+        # What is below takes longer than the deletion of one row.
+        return np.array([units], np.int64)
+    if isinstance(units, str | bytes):
+        raise InvalidParameterError("units are text; whole numbers are needed")
+    asked = checked_units(listed(units), None)
+    return np.unique(asked) if len(asked) != 1 else asked
+
+
 def checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
     """Unit ids as a fresh int64 array, or ValueError."""
     ids = np.asarray(units)
@@ -192,7 +204,7 @@ def checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
         raise ValueError(f"units have shape {ids.shape}; expected {expected}")
     if ids.size and not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"units are {ids.dtype}; whole numbers are needed")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > GREATEST_UNIT):
         raise ValueError(f"unit ids must lie in [0, 2^63); found {ids.min()} to {ids.max()}")
     return np.array(ids, dtype=np.int64, copy=True)
 

@@ -213,6 +213,19 @@ def test_a_move_of_many_features_does_not_overflow() -> None:
     assert moved[0] == pytest.approx(exact * d**0.5, rel=1e-12)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 2**50),
+    st.integers(-(2**24), 2**24),
+    st.one_of(st.integers(-2, 2), st.floats(0, 1)),
+)
+def test_whole_quotients_are_python_s(divisor: int, quotient: int, beyond: float) -> None:
+    """Values on and just beside multiples of the divisor, where float64's quotient is one off."""
+    quotient = max(-(2**62) // divisor, min(quotient, 2**62 // divisor - 1))
+    value = quotient * divisor + (beyond if isinstance(beyond, int) else int(beyond * divisor))
+    assert incremental._floor_of(value, divisor) == value // divisor
+
+
 # ----------------------------------------------------------------------- the loss
 
 

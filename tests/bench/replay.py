@@ -3,6 +3,7 @@
     python tests/bench/replay.py                                    all sets but the largest
     python tests/bench/replay.py covtype mnist --epsilons 0 0.01    some of them
     python tests/bench/replay.py noise-10m --deletions 200          ten million rows
+    python tests/bench/replay.py --single 100000 1000000 10000000   deletions that change nothing
 
 Of each set and epsilon: seconds of a single random deletion, on average over all that are made, and
 scikit-learn's seconds for a fit on the rows that are left (lloyd, k-means++, n_init=1, tol=0), the median of
@@ -12,6 +13,10 @@ starts as retrains. ``looked_at`` is rows looked at again a deletion, over all s
 Refits for moved scaling bounds are counted in and shown apart, with ``times_without_refits``. Where losses
 stop falling on a coarse lattice, training ends early: ``iterations`` are the model's own, and with
 ``--same-iterations`` scikit-learn makes no more than those.
+
+With ``--single`` nothing is retrained: of so many overlapping rows x 28 features and 10 clusters, the
+seconds of each single random deletion after which the model stands, over all of its 10 steps: the
+median, and what a tenth of them is below and above.
 """
 
 from __future__ import annotations
@@ -77,6 +82,8 @@ SETS: dict[str, tuple[int, Callable[[], Rows]]] = {
 }
 """Clusters and rows."""
 LARGE = ("noise-1m", "noise-10m")
+SINGLE_EPSILON = 0.02
+"""So coarse that most deletions change nothing, and so fine that training makes all its steps."""
 
 
 @dataclass
@@ -167,6 +174,34 @@ def bench(
     }
 
 
+def single(rows: int, deletions: int) -> dict[str, Any]:
+    """Delete random rows one by one from a coarse model; seconds of those that change nothing."""
+    x = np.empty((rows, 28), np.float32)
+    start = 0
+    for block in GaussianMixture(rows, 28, 10, 0, GaussianMixture.OVERLAPPING).blocks():
+        x[start : start + len(block.x)] = block.x
+        start += len(block.x)
+    order = np.random.default_rng(1).permutation(rows)[:deletions].tolist()
+    model = QKMeans(10, SINGLE_EPSILON, max_iter=STEPS, random_state=0).fit(x)
+    del x
+    model.delete(order[0])
+    taken = Taken()
+    for unit in order[1:]:
+        taken.delete(model, unit)
+    seconds = taken.seconds["unchanged"]
+    tenth, median, ninetieth = np.percentile(seconds, [10, 50, 90]).tolist()
+    return {
+        "shape": [rows, 28, 10],
+        "epsilon": model.epsilon_,
+        "iterations": model.n_iter_,
+        "deletions": deletions - 1,
+        "unchanged": len(seconds),
+        "median": median,
+        "tenth": tenth,
+        "ninetieth": ninetieth,
+    }
+
+
 def _fresh_loss(
     start: type[KMeans], options: dict[str, Any], x: Rows, clusters: int, number: int
 ) -> float:
@@ -186,17 +221,24 @@ def main() -> None:
     parser.add_argument("--deletions", type=int, default=1000)
     parser.add_argument("--retrains", type=int, default=5)
     parser.add_argument("--same-iterations", action="store_true")
+    parser.add_argument("--single", nargs="+", type=int, metavar="ROWS")
     given = parser.parse_args()
     unknown = [name for name in given.sets if name not in SETS]
     if unknown:
         parser.error(f"there is no set {unknown[0]}; there are {', '.join(SETS)}")
     if given.deletions < 2 or given.retrains < 1:
         parser.error("2 deletions and 1 retrain are the least")
-    for name in given.sets:
+    for rows in given.single or []:
+        _print(single(rows, given.deletions))
+    for name in [] if given.single else given.sets:
         for epsilon in given.epsilons:
-            found = bench(name, epsilon, given.deletions, given.retrains, given.same_iterations)
-            sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()
+            options = given.deletions, given.retrains, given.same_iterations
+            _print(bench(name, epsilon, *options))
+
+
+def _print(found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
