@@ -47,7 +47,7 @@ def test_a_copy_writes_to_its_own_arrays_alone(through: Callable[[KMeans], KMean
     other = through(model)
     assert not len(other._history._packed.table)  # type: ignore[union-attr]
     rows = model._rows
-    arrays = (*steps_of(model), rows.x, rows._fixed, rows.units)
+    arrays: list[np.ndarray] = [*steps_of(model), rows.x, rows._fixed, rows.units]
     before = [array.copy() for array in arrays]
     for unit in range(1, 30):
         assert other.delete(unit).rows == 1
