@@ -134,7 +134,7 @@ def test_leaves_with_fewer_rows_than_centroids(monkeypatch: pytest.MonkeyPatch) 
     assert model.empty_
 
 
-@pytest.mark.parametrize("where", ["nearby.delete_places", "divided_estimator.climb"])
+@pytest.mark.parametrize("where", ["history.delete_packed", "divided_estimator.climb"])
 def test_interrupted_it_is_completed_by_what_comes_next(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
