@@ -293,9 +293,7 @@ def due_now(root: Path) -> None:
 
 
 @contextmanager
-def daemon(
-    root: Path, gate: str = "gather", cluster: tuple[str, ...] = INLINE
-) -> Iterator[Any]:
+def daemon(root: Path, gate: str = "gather", cluster: tuple[str, ...] = INLINE) -> Iterator[Any]:
     """A scheduler, its three streams piped, with a terminal's group of its own, at the moment in which its first batch runs."""
     command = [sys.executable, "-c", GATED, gate, "-w", str(root), "--json", *DAEMON, *cluster]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
