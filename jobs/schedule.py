@@ -24,8 +24,9 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from .cron import Schedule, Trigger, latest_due, parse_schedule
 from .deletion import run_batch
-from .errors import LockedError
+from .errors import LockedError, PartlyDoneError
 from .fold import Fold
+from .pending import cure, models_behind
 from .resuming import RESUMABLE, resume
 from .workspace import Workspace
 
@@ -44,9 +45,10 @@ Work = Callable[[Workspace, Tell], dict[str, Any]]
 def carry_out(ws: Workspace, tell: Tell, folds: Folds, method: str) -> dict[str, Any]:
     """Resume deletions that were interrupted, then run a batch; one line for each.
 
-    Returns the batch's report, and the jobs ``resumed``. LockedError where another process works.
+    Returns the batch's report, and the jobs ``resumed``. LockedError where another process works,
+    PartlyDoneError where one of these jobs ended so: somebody has to retry it.
     """
-    resumed = []
+    resumed, late = [], []
     with ws.lock("scheduled batch"):
         waiting = ws.ledger.rows(
             "SELECT id FROM jobs WHERE kind = 'deletion' "
@@ -58,12 +60,25 @@ def carry_out(ws: Workspace, tell: Tell, folds: Folds, method: str) -> dict[str,
             with folds(ws) as fold:
                 found = resume(ws, job, fold, _silent)
             resumed.append(job)
+            late += [job] * bool(found["behind"])
             tell(f"resumed {_line(found, started)}")
         started = monotonic()
         with folds(ws) as fold:
             found = run_batch(ws, fold, _silent, method)
         tell(_line(found, started))
+        late += [found["job"]] * bool(found["behind"])
+        if late:
+            raise PartlyDoneError(_waiting(ws, late))
     return {**found, "resumed": resumed}
+
+
+def _waiting(ws: Workspace, jobs: list[int]) -> str:
+    """What partly done jobs wait for, without the errors, which may quote a row."""
+    parts = []
+    for job in jobs:
+        names = ", ".join(m["model"] for m in models_behind(ws.ledger, job))
+        parts.append(f"job {job} is partly done, behind are {names}: {cure(ws.ledger, job)}")
+    return "; ".join(parts)
 
 
 def _silent(*_: object) -> None:

@@ -22,6 +22,7 @@ from partly_done import (
 )
 from receipt_workspace import checked_receipt, copy_workspace, forget, gone_rows
 from support import INLINE, Cli
+from test_interrupted import Killed, kill_at
 
 from expunge.jobs import regression_models
 from expunge.jobs.errors import LockedError
@@ -102,6 +103,22 @@ def test_the_next_batch_waits_unless_it_is_about_other_rows(
         assert f"job retry {job}" in error and "model retire lg" in error
     cli("job", "retry", job, "--method", "basel", *INLINE)
     assert len(cli(*BATCH)["receipts"]) == 1
+
+
+def test_a_scheduled_batch_says_so(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = ("batch", "schedule", "--once", *INLINE)
+    with monkeypatch.context() as patch:
+        kill_at(patch, "update", "before")
+        with pytest.raises(Killed):
+            cli(*once)
+    # The killed job is resumed first, and ends so; then nothing is queued.
+    error = cli(*once, code=3)
+    job = last_job(cli)["id"]
+    assert f"job {job} is partly done, behind are lg: expunge job retry {job}" in error
+    assert "digest" not in error
+    assert cli(*once)["job"] is None
+    forget(root, "Person-11")
+    assert f"job retry {job}" in cli(*once, code=1)
 
 
 def test_a_retry_fails_again_and_then_does_it(root: Path, cli: Cli, gone: Path) -> None:
