@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from priu_experiment import read, rows_of, shortened_trainings
 
@@ -52,6 +53,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def allowed() -> int:
+    """A gibibyte, besides what this process holds since other tests."""
+    return (1 << 30) + int(psutil.Process().memory_info().rss)
+
+
 def pick(out: Path, method: str, kind: str | None = None) -> list[dict[str, Any]]:
     found = read(out / "summary.json")["rows"]
     return [r for r in found if r["method"] == method and kind in (None, r["kind"])]
@@ -73,7 +79,7 @@ def test_every_method_and_subset_has_a_row(measured: Path) -> None:
         assert all(r["action"] in ("resumed", "retrained") and r["passes"] > 0 for r in rows)
     found = read(measured / "summary.json")
     assert found["unfinished"] == []
-    assert all(100 << 20 < r["peak_bytes"] < 1 << 30 for r in found["rows"])
+    assert all(100 << 20 < r["peak_bytes"] < allowed() for r in found["rows"])
     assert all(r["bytes_read"] > 0 for r in found["rows"])
     assert (measured / "extended.png").is_file()
     assert not list((measured / "work").iterdir())
@@ -129,7 +135,7 @@ def test_workers_count_too(tmp_path: Path) -> None:
         # Metadata have names and times in them, which are not always as long.
         assert ours["bytes_read"] == pytest.approx(theirs["bytes_read"], rel=0.01)
         assert ours["bytes_read"] > 100_000
-        assert 100 << 20 < ours["peak_bytes"] < 1 << 30
+        assert 100 << 20 < ours["peak_bytes"] < allowed()
 
 
 def test_a_sequence_adds_up(tmp_path: Path) -> None:

@@ -210,10 +210,11 @@ def test_sigkill_of_the_retry(
 # ---- durable operations
 
 
-def thirds(most: int, every: int) -> list[Any]:
-    """Every third place, of which every so many-th is quick enough to run always."""
+def places(most: int, step: int, every: int) -> list[Any]:
+    """Every so many-th place; those that ``every`` divides are few enough to run always."""
     slow = pytest.mark.slow
-    return [n if n % every == 0 else pytest.param(n, marks=slow) for n in range(3, most + 1, 3)]
+    found = range(step, most + 1, step)
+    return [n if n % every == 0 else pytest.param(n, marks=slow) for n in found]
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +239,7 @@ def ends_well(cli: Cli, root: Path) -> None:
     assert len(leftovers(root)) == 3
 
 
-@pytest.mark.parametrize("at", thirds(230, 57))
+@pytest.mark.parametrize("at", places(230, 7, 56))
 def test_a_batch_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -255,7 +256,7 @@ def test_a_batch_that_ends_at_any_operation(
     ends_well(cli, tmp_path)
 
 
-@pytest.mark.parametrize("at", thirds(212, 51))
+@pytest.mark.parametrize("at", places(212, 7, 49))
 def test_a_retry_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -271,7 +272,7 @@ def test_a_retry_that_ends_at_any_operation(
     ends_well(cli, tmp_path)
 
 
-@pytest.mark.parametrize("at", thirds(38, 9))
+@pytest.mark.parametrize("at", places(38, 3, 9))
 def test_a_retirement_that_ends_at_any_operation(
     cli: Cli, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
