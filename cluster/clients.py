@@ -14,19 +14,13 @@ from pathlib import Path
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
+from .errors import BadClusterError, ClusterError
+
 CONNECT_SECONDS = 15
 START_TRIES = 4
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss)://[^\s:/]+:\d+/?")
 LEAST_MEMORY = 320 << 20
 """Bytes below which a worker would be restarted for ever: libraries alone take about 250 MB."""
-
-
-class ClusterError(Exception):
-    """The cluster can't be reached."""
-
-
-class BadClusterError(ClusterError, ValueError):
-    """The description of a cluster makes no sense."""
 
 
 def check_cluster(cluster: str, workers: int | None, memory_limit: str | None) -> None:

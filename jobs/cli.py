@@ -17,19 +17,9 @@ from typing import Annotated
 
 import typer
 
-from ..cluster.clients import BadClusterError
+from ..cluster.errors import BadClusterError
 from ..storage.errors import BadInputError
-from . import (
-    cli_data,
-    cli_deletion,
-    cli_experiment,
-    cli_extended,
-    cli_holds,
-    cli_models,
-    cli_receipts,
-    cli_requests,
-    cli_schedule,
-)
+from .command_table import LazyGroup
 from .console import PLAIN, Json, Session, session
 from .errors import JobError
 from .workspace import Workspace
@@ -41,20 +31,12 @@ _INTERRUPTED = (
 )
 app = typer.Typer(
     name="expunge",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     help="Delete people from trained models, and from the data behind them.",
 )
-cli_data.register(app)
-cli_models.register(app)
-cli_requests.register(app)
-cli_holds.register(app)
-cli_deletion.register(app)
-cli_receipts.register(app)
-cli_experiment.register(app)
-cli_extended.register()
-cli_schedule.register()
 
 
 def _print_version(wanted: bool) -> None:

@@ -73,8 +73,8 @@ File = Annotated[
 Copies = Annotated[int, typer.Option(help="Of every row of the file, as units of their own.")]
 
 
-def register() -> None:
-    """Add these commands to ``expunge experiment``."""
+def register(_: typer.Typer) -> None:
+    """Add these commands to ``expunge experiment``, which the main application has."""
     for name in EXTENDED:
         source = SOURCES[SETS[name].data]
         shape = f"{source.rows:,} x {source.features}"

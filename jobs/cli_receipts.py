@@ -1,18 +1,17 @@
-"""``expunge receipt | settings``."""
+"""``expunge receipt``."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..storage.files import write_new
 from .console import Json, check_new, pairs, session, table
 from .errors import VerifyError
-from .job_verifying import SETTING, WAYS, set_verify, verify_setting
 from .receipt_checks import verify_file
 from .receipt_page import page
 from .receipts import receipt as read_receipt
@@ -27,7 +26,6 @@ _LISTED = ("receipt", "request", "data", "rows", "received", "issued", "key")
 def register(app: typer.Typer) -> None:
     """Add these commands to the main application."""
     app.add_typer(receipt, name="receipt")
-    app.command("settings")(settings)
 
 
 @receipt.command("list")
@@ -110,22 +108,3 @@ def keygen(
         made["public_key"] = str(out)
     shown = [name for name in made if made[name] is not None]
     session(ctx).emit(made, as_json, lambda to: to.print(pairs(made, shown)))
-
-
-def settings(
-    ctx: typer.Context,
-    verify: Annotated[
-        str | None,
-        typer.Option(
-            help=f"How deletion jobs are verified before their receipts: {', '.join(WAYS)}. sample and "
-            "retrain compare one model or all with a retrain, scan searches every byte for the rows."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the workspace's settings, or change them."""
-    with session(ctx).open() as ws:
-        if verify is not None:
-            set_verify(ws, verify)
-        found: dict[str, Any] = {SETTING: verify_setting(ws)}
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(found, list(found))))

@@ -32,8 +32,8 @@ from .workspace import Workspace
 UNITS = ("systemd", "cron", "kubernetes")
 
 
-def register() -> None:
-    """Add this command to ``batch``."""
+def register(_: typer.Typer) -> None:
+    """Add this command to ``batch``, which the main application has."""
     batch.command("schedule")(schedule)
 
 

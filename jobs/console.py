@@ -12,20 +12,23 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import DatabaseError
 from time import monotonic
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
-from distributed import Client
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from ..cluster.clients import ClusterError, check_cluster, connect
+from ..cluster.errors import ClusterError
 from ..storage.errors import StorageError
 from .errors import JobError, UsageError
-from .fold import DaskFold, Fold, InlineFold
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from .fold import Fold
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Cluster = Annotated[
@@ -87,6 +90,9 @@ def open_fold(
     ws: Workspace, cluster: str, workers: int | None, memory_limit: str | None
 ) -> Iterator[Fold]:
     """Yield a fold on the cluster that the options describe; it starts with its first task."""
+    from ..cluster.clients import check_cluster
+    from .fold import DaskFold, InlineFold
+
     if cluster == INLINE:
         yield InlineFold()
         return
@@ -102,6 +108,8 @@ def open_fold(
 def _connect(
     ws: Workspace, cluster: str, workers: int | None, memory_limit: str | None
 ) -> Iterator[Client]:
+    from ..cluster.clients import connect
+
     with ws.spill_folder() as spill, connect(cluster, workers, memory_limit, spill) as client:
         yield client
 

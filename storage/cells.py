@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from math import ceil, log2
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from .errors import BadInputError
 
+Words = NDArray[np.uint64]
 FINE_BITS = 16
 """Cells are counted at this resolution while the rows stream by."""
 MAX_CELLS = 1 << FINE_BITS
@@ -24,47 +24,47 @@ LEAST_CELLS = 16
 CELL_BYTES = 4_500_000
 """Aim for the size of a cell's features."""
 MAX_CELL_BYTES = 16 << 20
+_START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_AT_ONCE = 4096
+"""Units that are hashed at a time, so that the words of their state stay in the cache."""
 _INTEGER = re.compile("[+-]?[0-9]+")
 
 
-@njit(cache=True, inline="always")
-def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
-    u64 = np.uint64
-    v0 = v0 + v1
-    v1 = ((v1 << u64(13)) | (v1 >> u64(51))) ^ v0
-    v0 = (v0 << u64(32)) | (v0 >> u64(32))
-    v2 = v2 + v3
-    v3 = ((v3 << u64(16)) | (v3 >> u64(48))) ^ v2
-    v0 = v0 + v3
-    v3 = ((v3 << u64(21)) | (v3 >> u64(43))) ^ v0
-    v2 = v2 + v1
-    v1 = ((v1 << u64(17)) | (v1 >> u64(47))) ^ v2
-    v2 = (v2 << u64(32)) | (v2 >> u64(32))
-    return v0, v1, v2, v3
+def _rotate(v: Words, bits: int, spare: Words) -> None:
+    np.left_shift(v, np.uint64(bits), out=spare)
+    np.right_shift(v, np.uint64(64 - bits), out=v)
+    np.bitwise_or(v, spare, out=v)
 
 
-@njit(cache=True, nogil=True)
-def _siphash(units, k0, k1, out):  # type: ignore[no-untyped-def]
-    """SipHash-2-4 (Aumasson and Bernstein 2012) of 8-byte little-endian messages."""
-    last = np.uint64(8) << np.uint64(56)
-    for i in range(units.size):
-        m = np.uint64(units[i])
-        v0 = k0 ^ np.uint64(0x736F6D6570736575)
-        v1 = k1 ^ np.uint64(0x646F72616E646F6D)
-        v2 = k0 ^ np.uint64(0x6C7967656E657261)
-        v3 = k1 ^ np.uint64(0x7465646279746573)
-        v3 ^= m
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= m
-        v3 ^= last
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= last
-        v2 ^= np.uint64(0xFF)
-        for _ in range(4):
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        out[i] = v0 ^ v1 ^ v2 ^ v3
+def _half(a: Words, b: Words, c: Words, d: Words, turns: tuple[int, int], spare: Words) -> None:
+    """Half a round of SipHash, in place: a += b, c += d, and b and d turned and mixed with them."""
+    np.add(a, b, out=a)
+    np.add(c, d, out=c)
+    for word, other, bits in ((b, a, turns[0]), (d, c, turns[1])):
+        _rotate(word, bits, spare)
+        np.bitwise_xor(word, other, out=word)
+    _rotate(a, 32, spare)
+
+
+def _siphash(message: Words, key: tuple[int, int]) -> Words:
+    """SipHash-2-4 (Aumasson and Bernstein 2012) of 8-byte little-endian messages.
+
+    NumPy's and not compiled: commands that hash some units start without Numba.
+    """
+    start = (key[k % 2] ^ constant for k, constant in enumerate(_START))
+    v0, v1, v2, v3 = (np.full(message.shape, word, np.uint64) for word in start)
+    spare = np.empty_like(v0)
+    for word, rounds in ((message, 2), (np.full_like(message, 8 << 56), 2), (None, 4)):
+        if word is None:
+            np.bitwise_xor(v2, np.uint64(0xFF), out=v2)
+        else:
+            np.bitwise_xor(v3, word, out=v3)
+        for _ in range(rounds):
+            _half(v0, v1, v2, v3, (13, 16), spare)
+            _half(v2, v1, v0, v3, (17, 21), spare)
+        if word is not None:
+            np.bitwise_xor(v0, word, out=v0)
+    return v0 ^ v1 ^ v2 ^ v3
 
 
 def _check_salt(salt: bytes) -> None:
@@ -75,10 +75,10 @@ def _check_salt(salt: bytes) -> None:
 def hash_units(units: NDArray[np.int64], salt: bytes) -> NDArray[np.uint64]:
     """Return the keyed 64-bit hash of each unit id; salt is 16 secret bytes."""
     _check_salt(salt)
-    key = np.frombuffer(salt, "<u8")
-    out = np.empty(len(units), np.uint64)
-    _siphash(np.ascontiguousarray(units), key[0], key[1], out)
-    return out
+    low, high = (int(word) for word in np.frombuffer(salt, "<u8"))
+    words = np.ascontiguousarray(units, np.int64).view(np.uint64)
+    parts = [words[i : i + _AT_ONCE] for i in range(0, len(words), _AT_ONCE)]
+    return np.concatenate([_siphash(part, (low, high)) for part in parts or [words]])
 
 
 def subject_units(subjects: Sequence[str], salt: bytes) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from . import files
 from .errors import CorruptError
-from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, open_group
+from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, read_attributes
 
 SPARSE = "sparse"
 """The attribute ``layout`` of sparse data sets; dense ones have none."""
@@ -127,7 +127,7 @@ class DataSet:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the group at ``path``; MissingError without it, CorruptError if it is another's."""
-        attrs = dict(open_group(path, "data set").attrs)
+        attrs = read_attributes(path, "data set")
         version = attrs.get("schema_version")
         if version != SCHEMA_VERSION:
             raise CorruptError(

@@ -12,10 +12,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from . import files
@@ -42,6 +41,9 @@ from .digests import (
 from .errors import BadInputError, CorruptError, ExistsError, MissingError
 from .schema import SCHEMA_VERSION, ArraySpec, chunk_path, create_group, open_group, whole
 from .space import require
+
+if TYPE_CHECKING:
+    import zarr
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from support import Cli, same
 from test_storage import SALT, Rows
 
 from expunge import KMeans, QKMeans
-from expunge.cluster.clients import ClusterError, connect
+from expunge.cluster.clients import connect
+from expunge.cluster.errors import ClusterError
 from expunge.jobs.fold import DaskFold, InlineFold, split_cells
 from expunge.jobs.kmeans_arrays import from_arrays, settings_from_json, settings_to_json, to_arrays
 from expunge.jobs.kmeans_models import resolve
