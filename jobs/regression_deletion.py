@@ -19,6 +19,7 @@ from ..pipeline.regression import (
     CLOSED_FORM,
     DELTA,
     EXACT,
+    FEWEST_ROWS,
     INFL,
     NO_PROVENANCE,
     PRIU,
@@ -62,8 +63,6 @@ HOLDS = 0.5
 DIVERGES = (
     "training diverges on the rows left, with the settings of the first fit: train a new model"
 )
-FEWEST_ROWS = 2
-"""An update leaves so many training rows at least; fewer are trained anew."""
 
 
 def leaving_rows(rows: RegressionRows, gathered: Gathered) -> Leaving:

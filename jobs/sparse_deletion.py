@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.regression import BASEL, DELTA, NO_PROVENANCE, PRIU, RegressionSettings, held_out
+from ..pipeline.regression import (
+    BASEL,
+    DELTA,
+    FEWEST_ROWS,
+    NO_PROVENANCE,
+    PRIU,
+    RegressionSettings,
+    held_out,
+)
 from ..pipeline.sparse_linear import LinearisedUpdate
 from ..pipeline.sparse_survey import sum_size
 from ..pipeline.sparse_update import SparseUpdated, update_sparse
@@ -36,7 +44,6 @@ HOLDS = 0.02
 """An update whose estimated error is a larger share of the change is replaced by a retrain."""
 RETRAIN_SHARE, RETRAIN_DISTANCE = 0.2, 0.03
 """A retrain is recommended beyond this share of deleted rows, or this estimate over the change."""
-FEWEST_ROWS = 2
 
 
 def _why_retrain(settings: RegressionSettings, method: str, left: int) -> str | None:

@@ -40,6 +40,8 @@ BLOCK_BYTES = 4 << 20
 FEWEST_BLOCKS = 8
 PRODUCT_SIZE = 256
 """Products of blocks are kept for models of up to this many parameters."""
+FEWEST_ROWS = 2
+"""An update leaves so many training rows at least; fewer are trained anew."""
 
 
 @dataclass(frozen=True, slots=True)

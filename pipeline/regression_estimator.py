@@ -26,6 +26,7 @@ from .regression import (
     DEFAULT_L2,
     DELTA,
     EXACT,
+    FEWEST_ROWS,
     INFL,
     METHODS,
     NO_PROVENANCE,
@@ -217,10 +218,11 @@ class Regression(Estimator):
         paper's form of it (kind exact), ``priu-opt`` its closed sums (linear models, or kind frozen),
         ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
         ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
-        ``closed-form`` without provenance, and where an update can't hold. Units that are not in the
-        model are ignored and counted. The rows are overwritten in the model's own memory. Where an
-        update can't hold and training diverges on the rows that are left, with the settings of the
-        fit, the rows go all the same and the model is ``failed``: fit it again.
+        ``closed-form`` without provenance, and all where an update can't hold or fewer than two rows
+        are left. Units that are not in the model are ignored and counted. The rows are overwritten in
+        the model's own memory. Where an update can't hold and training diverges on the rows that are
+        left, with the settings of the fit, the rows go all the same and the model is ``failed``: fit
+        it again.
 
         Raises ValueError for a method that the model can't be updated by.
         """
@@ -235,6 +237,8 @@ class Regression(Estimator):
         change = 0.0
         state = self._state
         if state is not None and len(index):
+            # An update's error could be all that is left of such a model.
+            method = BASEL if rows.live - len(index) < FEWEST_ROWS else method
             trained, method = self._after(state, index, method)
             after = np.zeros_like(state.trained.w) if trained is None else trained.w
             change = float(np.linalg.norm(after - state.trained.w))

@@ -239,6 +239,18 @@ def test_the_last_row_empties_the_model(kind: type[Regression], provenance: str)
     assert model.fit(x, y).n_rows_ == N and not model.empty_
 
 
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("provenance", ["exact", "averaged", "lowrank", "frozen", "projected"])
+def test_a_single_row_is_trained_anew(kind: type[Regression], provenance: str) -> None:
+    """As stored models are: an update's error would tell of those that are gone."""
+    model = fitted(kind, provenance=provenance)
+    done = model.delete(range(1, N))
+    wanted = fitted(kind, provenance="none")
+    wanted.delete(range(1, N))
+    assert done.method == "basel"
+    assert np.array_equal(parameters(model), parameters(wanted))
+
+
 def test_rows_are_overwritten() -> None:
     model = fitted(LogisticRegression)
     gone = np.array([0, 5, 599])
