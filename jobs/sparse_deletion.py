@@ -183,8 +183,9 @@ def _updated(work: _Work) -> _Made:
     stays = ~before.training | work.after.training
     found, coefficients = update_stored_sparse(model, before, stays, change.method)
     seconds = perf_counter() - started
-    size = float(np.linalg.norm(found.change))
-    if not found.estimate <= HOLDS * size:
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = float(np.linalg.norm(found.change))
+    if not found.estimate <= HOLDS * size < np.inf:
         return _retrained(work, f"the update's estimated error is above {HOLDS:.0%} of the change")
     lineage = model.lineage
     lineage = replace(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..pipeline.descent import DivergedError
 from ..pipeline.losses import Loss
 from ..pipeline.regression import (
     DEFAULT_BATCH_SIZE,
@@ -24,7 +25,7 @@ from ..pipeline.sparse_descent import SparseDescender, SparseStep
 from ..pipeline.sparse_survey import largest_curvature, tally
 from ..storage.dataset import DataSet
 from ..storage.space import free_bytes, shown
-from .errors import JobError, UsageError
+from .errors import DivergenceError, JobError, UsageError
 from .kmeans_models import parse_values
 from .model_family import FirstVersion, Progress, Training
 from .provenance_plan import MEMORY
@@ -199,7 +200,10 @@ def _provenance(training: Training, rows: SparseModelRows, asked: str | None) ->
 
 
 def descend(rows: SparseModelRows, progress: Progress) -> tuple[NDArray[np.float64], Coefficients]:
-    """Train on stored rows; return the parameters (m + 1,) and the coefficients by epoch."""
+    """Train on stored rows; return the parameters (m + 1,) and the coefficients by epoch.
+
+    DivergenceError where the parameters grow without bound; it tells by which iteration they had.
+    """
     descender = SparseDescender(rows.step, np.zeros(rows.data_set.features + 1))
     coefficients: Coefficients = {}
     kept = rows.settings.provenance != NO_PROVENANCE
@@ -207,7 +211,12 @@ def descend(rows: SparseModelRows, progress: Progress) -> tuple[NDArray[np.float
         c = np.zeros(rows.slots, np.float32)
         for window, slots in rows.windows(number):
             own = np.zeros(len(slots), np.float32)
-            descender.take(window, own)
+            try:
+                descender.take(window, own)
+            except DivergedError as error:
+                raise DivergenceError(
+                    f"training diverged by iteration {error.iteration}: choose a smaller learning_rate"
+                ) from error
             c[slots] = own
         if kept:
             coefficients[number] = c

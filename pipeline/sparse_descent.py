@@ -16,8 +16,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .descent import DivergedError
 from .losses import falling
 
+LIMIT = 1e100
+"""A parameter beyond this means that the descent diverges: its square, times that of any float32, is
+still finite. Rows come as they are, so no smaller one tells."""
 LEAST_SCALE = 1e-60
 """Below this the scale is multiplied into v."""
 
@@ -160,9 +164,14 @@ class SparseDescender:
         self._scale = np.ones(1)
         self._pending = np.zeros_like(w)
         self._count = np.zeros(1, np.int64)
+        self._done = 0
+        """Iterations."""
 
     def take(self, window: SparseWindow, c: NDArray[np.floating]) -> None:
-        """Run the iterations that a window completes; c (slots,) gets what was visited."""
+        """Run the iterations that a window completes; c (slots,) gets what was visited.
+
+        DivergedError names the last of them where parameters are beyond LIMIT, or no numbers, after it.
+        """
         _descend(
             self._step.rate,
             self._step.decay,
@@ -177,6 +186,9 @@ class SparseDescender:
             self._count,
             c,
         )
+        self._done += len(window.edges) - 1 - (not window.closed)
+        if not np.abs(self._v).max() * self._scale[0] <= LIMIT:
+            raise DivergedError(self._done - 1)
 
     @property
     def w(self) -> NDArray[np.float64]:

@@ -217,8 +217,21 @@ def update_sparse(
     """Return the change of the parameters that deleting rows makes.
 
     stays (slots,): False for the deleted rows. coefficients gives an epoch's c (slots,), 0 where a
-    slot was not visited; keep takes an epoch's c', from which the next update starts.
+    slot was not visited; keep takes an epoch's c', from which the next update starts. Where numbers
+    overflow, the estimate is infinite or no number.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _updated(step, visits, stays, features, coefficients, keep)
+
+
+def _updated(
+    step: SparseStep,
+    visits: SparseVisits,
+    stays: NDArray[np.bool_],
+    features: int,
+    coefficients: Callable[[int], NDArray[np.float32]],
+    keep: Callable[[int, NDArray[np.float32]], None],
+) -> SparseUpdated:
     lazy = _Features(visits, stays, features)
     u = np.array([0.0, 1.0])
     epochs, elapsed, waited = LEAST_EPOCHS, 0, 0

@@ -160,6 +160,30 @@ def test_bad_parameters_are_refused(
     assert why in cli("train", "m", *asked, *INLINE, code=2)
 
 
+@pytest.mark.parametrize("rate", ["1e110", "1e300"])
+def test_a_training_that_diverges_stops(cli: Cli, tmp_path: Path, rate: str) -> None:
+    start(cli, tmp_path, 300)
+    given = ("--data", "s", "--algorithm", "sparse-logistic", *SMALL, "-p", "l2=0")
+    told = cli("train", "m", *given, "-p", f"learning_rate={rate}", *INLINE, code=1)
+    assert "training diverged by iteration" in told
+    assert not (tmp_path / "ws" / "models" / "m").exists()
+    assert cli("train", "m", *given, *INLINE)["objective"] < 1.0
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e38])
+def test_rows_as_large_and_small_as_float32_holds(cli: Cli, tmp_path: Path, size: float) -> None:
+    """What overflows in an update's estimate is told by no warning, and the model is trained again."""
+    x, y = problem(300)
+    cli("init", tmp_path / "ws")
+    path = write_svmlight(tmp_path / "s.svm", x / np.abs(x).max() * size, y)
+    cli("data", "import", "s", path, "--format", "svmlight")
+    train(cli)
+    found = delete(cli, range(5))
+    assert found["action"] == ("retrained" if size > 1.0 else "updated")
+    checked = cli("verify", "m", *INLINE)
+    assert checked["intact"] and checked["distance"] <= 1e-4 * checked["change"]
+
+
 def test_three_labels_are_refused(cli: Cli, tmp_path: Path) -> None:
     cli("init", tmp_path / "ws")
     x, y = problem(60)
