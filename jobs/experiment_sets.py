@@ -127,7 +127,7 @@ def load(name: str, data_dir: Path, *, rows: int | None = None, seed: int = 0) -
     data_dir: the folder with the files; not looked at for generated sets.
     rows: at most so many (None: as many as the file or the paper has): of a file a random subset in
         the file's order, of a generator the first ones.
-    seed: of generated rows and of a subset.
+    seed: of generated rows and of a subset; any whole number, taken modulo 2^64.
 
     Raises MissingSet without the set's file, UsageError for an unknown name or rows < 1, and
     BadInputError where the file is not what its format says.
@@ -136,6 +136,7 @@ def load(name: str, data_dir: Path, *, rows: int | None = None, seed: int = 0) -
         raise UsageError(f"there is no data set {name!r}; known: {', '.join(SETS)}")
     if rows is not None and rows < 1:
         raise UsageError(f"rows is {rows}; at least 1 is needed")
+    seed %= 2**64
     wanted = _SETS[name]
     if isinstance(wanted.origin, _Generator):
         table, note = _generated(wanted, wanted.origin, rows, seed)

@@ -76,6 +76,14 @@ def test_rows_asked_for_are_a_fixed_choice_in_the_files_order(tmp_path: Path) ->
     np.testing.assert_array_equal(more.x, whole.x)
 
 
+@pytest.mark.parametrize("name", ["celltype", "gaussian", "botnet"])
+def test_any_whole_number_is_a_seed(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "celltype.csv", celltype(200))
+    least, other = (load(name, tmp_path, rows=40, seed=seed) for seed in (-(2**63), -1))
+    assert least.x.shape == other.x.shape
+    assert not np.array_equal(least.x, other.x)
+
+
 def test_covtype_prefers_the_papers_rows_and_drops_what_is_constant(tmp_path: Path) -> None:
     write(tmp_path / "covtype.data", covtype(30))
     found = load("covtype", tmp_path)
