@@ -50,6 +50,8 @@ from expunge.storage.files import sweep
 from expunge.storage.versions import create_version
 
 REPEATS = 5
+SEEN = 1e-12
+"""A change of less than this share of the parameters is their rounding: it has no relative distance."""
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
@@ -200,6 +202,7 @@ def measured(
     stored, memory = median(seconds["stored"]), median(seconds["memory"])
     moved = float(np.linalg.norm(w - model.parameters))
     distance = float(np.linalg.norm(model.parameters.ravel() + change - w.ravel()))
+    seen = moved > SEEN * float(np.linalg.norm(w))
     size = sum(f.stat().st_size for f in model.version.path.rglob("*") if f.is_file())
     return {
         "set": name,
@@ -213,7 +216,7 @@ def measured(
         "ratio": basel / stored,
         "memory": memory,
         "ratio in memory": basel / memory,
-        "distance / change": distance / moved if moved else 0.0,
+        "distance / change": distance / moved if seen else "rounding",
         "gather": gathering,
         "rebase": rebasing,
         "sync": syncing,
