@@ -91,11 +91,8 @@ def watched(ledger: Ledger, job: int, fold: Fold, progress: Progress) -> Iterato
 
 def end_cancelled(ws: Workspace, job: int) -> None:
     """Put a job's requests back in the queue and close it; call with the lock held."""
-    ledger = ws.ledger
-    with ledger.transaction():
-        ledger.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
-        ledger.run("DELETE FROM cancellations WHERE job = ?", job)
-        ledger.end_job(job, CANCELLED, {})
+    with ws.ledger.transaction():
+        ws.ledger.give_back(job, CANCELLED, {})
 
 
 def leave_nothing(ws: Workspace, fence: Fence, fold: Fold) -> None:

@@ -27,12 +27,12 @@ from .deletion import forecast, run_batch
 from .demo import run_demo
 from .errors import JobError, PartlyDoneError, UsageError, VerifyError
 from .holds import release_ended_holds
-from .job_verifying import NONE
 from .pending import cure, models_behind
 from .resuming import resume
 from .retrying import retry
 from .scanning import scan
 from .signing import KEYGEN
+from .verification_records import NONE
 
 batch = typer.Typer(no_args_is_help=True, help="Deletion batches.")
 job = typer.Typer(no_args_is_help=True, help="Jobs: list, show, resume, retry, cancel.")

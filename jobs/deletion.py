@@ -31,15 +31,17 @@ from .cancelling import (
     watched,
 )
 from .erasure import Committed, finish
+from .error_texts import told
 from .errors import JobError, VerifyError
 from .fold import Fold
+from .former_ranges import MARKS, Former, ranges_before
 from .holds import release_ended_holds
-from .job_verifying import Deleted, ranges_before
+from .job_scanning import Deleted
 from .ledger import Ledger, now
 from .model_family import Change
 from .pending import PARTLY_DONE, check_nothing_pending, refuse_interrupted
 from .plan import Gathered, gather
-from .scanning import Range, Rows
+from .scanning import Rows
 from .signing import signer_of
 from .training import family_of
 from .updating import Failure, Updates, enter, settle, update_models
@@ -153,8 +155,8 @@ def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Tar
 def _run(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress) -> dict[str, Any]:
     """All steps; an error before the commit puts the requests back in the queue."""
     try:
-        with watched(ws.ledger, job, fold, progress) as told:
-            done, failures = _until_commit(ws, job, fence, fold, told)
+        with watched(ws.ledger, job, fold, progress) as watching:
+            done, failures = _until_commit(ws, job, fence, fold, watching)
     except (Exception, KeyboardInterrupt) as error:
         _roll_back(ws, job, error, fence, fold)
         raise
@@ -206,29 +208,29 @@ def _until_commit(
     if updates.failures:
         report["update_failures"] = [f.told() for f in updates.failures]
     names = [t.row["name"] for t in targets]
-    ranges = ranges_before(ws, names)
+    former = ranges_before(ws, names)
+    if updates.failures and former.marks:
+        report[MARKS] = former.marks
     with ledger.step(job, "commit"):
         _commit(ws, job, targets, gathered, updates, report)
     by_name = dict(zip(names, gathered, strict=True))
-    return committed(job, report, by_name, ranges), updates.failures
+    return committed(job, report, by_name, former), updates.failures
 
 
 def committed(
     job: int,
     report: dict[str, Any],
     gathered: Mapping[str, Gathered],
-    ranges: Mapping[str, Sequence[Range]],
-    whole: bool = True,
+    former: Former,
 ) -> Committed:
-    """A job as it is after its commit, in the process that gathered the rows; by data set.
-
-    ranges, whole: as in ``Deleted``.
-    """
+    """A job as it is after its commit, in the process that gathered the rows; by data set."""
     known = {(name, p.cell): p.statistics for name, g in gathered.items() for p in g.parts}
-    leaving: dict[str, Rows] = {
-        name: g.sparse if g.data_set.sparse else g.removed.x for name, g in gathered.items()
-    }
-    return Committed(job, report, known, Deleted(leaving, ranges, whole))
+    return Committed(job, report, known, Deleted(leaving(gathered), former))
+
+
+def leaving(gathered: Mapping[str, Gathered]) -> dict[str, Rows]:
+    """The rows that were gathered to be deleted, by data set."""
+    return {name: g.sparse if g.data_set.sparse else g.removed.x for name, g in gathered.items()}
 
 
 def stop_partly_done(
@@ -236,17 +238,18 @@ def stop_partly_done(
 ) -> dict[str, Any]:
     """End a job that its commit made partly done: former versions go, the rows stay as they are.
 
-    Returns its report; ``behind`` has the models that failed, each with the error's text, which
-    is kept nowhere.
+    Returns its report; ``behind`` has the models that failed, each with what may be told of its error,
+    which is kept nowhere.
     """
     with ws.ledger.step(job, "retire"):
         progress("retire")
         fold.close()
         ws.sweep_garbage()
+    report = {k: v for k, v in ws.ledger.job(job)["report"].items() if k != MARKS}
     return {
-        **ws.ledger.job(job)["report"],
+        **report,
         "state": PARTLY_DONE,
-        "behind": [{**f.told(), "problem": str(f.error)} for f in failures],
+        "behind": [{**f.told(), "problem": told(f.error)} for f in failures],
         "receipts": [],
         "signed": False,
         "verification": None,
@@ -264,7 +267,7 @@ def finish_committed(
     except Exception as error:
         kind = type(error) if isinstance(error, JobError) else JobError
         raise kind(
-            f"{error}; the deletion is committed: expunge job resume {done.job} finishes it"
+            f"{told(error)}; the deletion is committed: expunge job resume {done.job} finishes it"
         ) from error
 
 

@@ -21,12 +21,15 @@ from ..storage.fence import Fence
 from ..storage.files import metered
 from ..storage.metadata import check_metadata
 from ..storage.versions import check_version, open_version
-from .errors import VerifyError
 from .fold import Fold, split_cells
-from .job_verifying import AT_FAULT, FAILURES, READ_BACK, Deleted, unverified, verify_job
+from .former_ranges import MARKS
+from .holds import clear_held
+from .job_scanning import Deleted
+from .job_verifying import verify_job
 from .ledger import now
 from .plan import CELL_SECONDS
 from .receipts import issue
+from .verification_records import AT_FAULT, BY_DATA, FAILURES, READ_BACK, unverified
 from .workspace import Workspace
 
 
@@ -116,44 +119,55 @@ def finish(
         meter.add(reading)
         tasks = fold.tasks
         verification = verify_job(ws, job, done.deleted, fold, progress)
-    report = {name: value for name, value in report.items() if name != FAILURES}
+    report = {name: value for name, value in report.items() if name not in (FAILURES, MARKS)}
     report |= {
         "cells_read": max(report["cells_read"], len(meter.cells)),
         "bytes_read": report["bytes_read"] + meter.bytes_read,
         "bytes_written": report["bytes_written"] + meter.bytes_written,
         "tasks": tasks,
-        "verification": {**verification, "read_back": read_back},
+        "verification": {**verification.whole, "read_back": read_back},
+    }
+    by_data = {
+        name: {**found, "read_back": read_back} for name, found in verification.by_data.items()
     }
     progress("receipts")
     with ledger.step(job, "receipt"):
         with ledger.transaction():
             ledger.run("UPDATE requests SET unit = NULL WHERE job = ?", job)
+            clear_held(ledger, job)
         # No receipt is out before the ids are gone from every page of the ledger and its log.
         ledger.truncate_log()
-        receipts, signed = issue(ws, job, report)
+        receipts, signed = issue(ws, job, report, by_data)
     return {**report, "receipts": receipts, "signed": signed}
 
 
 def _read_back(ws: Workspace, job: int) -> dict[str, int]:
     """Read back what the job wrote: slots empty, old versions gone, new ones whole; count them."""
     ledger, slots_read = ws.ledger, 0
-    try:
-        for name, cells in addresses(ws, job).items():
+    for name, cells in addresses(ws, job).items():
+        try:
             data_set = DataSet.open(ws.root / ledger.data_set(name)["folder"])
             for cell, slots in cells.items():
                 check_erased(data_set, cell, slots)
                 slots_read += len(slots)
-        for row in ledger.rows("SELECT folder FROM versions WHERE state = 'retired'"):
-            if (ws.root / row["folder"]).exists():
-                raise VerifyError(f"{row['folder']} should be gone and is still there")
-    except (StorageError, VerifyError) as error:
-        raise unverified(ws, job, {"verify": READ_BACK, "problem": str(error)}) from error
-    versions = ledger.rows("SELECT * FROM versions WHERE job = ? AND state = 'live'", job)
-    for row in versions:
+        except StorageError as error:
+            raise unverified(ws, job, _fault(str(error), name)) from error
+    versions = "SELECT v.*, m.data_set FROM versions v JOIN models m ON m.name = v.model"
+    for row in ledger.rows(f"{versions} WHERE v.state = 'retired'"):
+        if (ws.root / row["folder"]).exists():
+            problem = f"{row['folder']} should be gone and is still there"
+            raise unverified(ws, job, _fault(problem, row["data_set"]))
+    live = ledger.rows(f"{versions} WHERE v.job = ? AND v.state = 'live'", job)
+    for row in live:
         try:
             check_version(open_version(ws.root / row["folder"], row["digest"]))
             check_metadata(ws.root / row["folder"], row["metadata"])
         except StorageError as error:
-            failure = {"verify": READ_BACK, "problem": str(error), AT_FAULT: [row["model"]]}
+            failure = {**_fault(str(error), row["data_set"]), AT_FAULT: [row["model"]]}
             raise unverified(ws, job, failure) from error
-    return {"slots": slots_read, "versions": len(versions)}
+    return {"slots": slots_read, "versions": len(live)}
+
+
+def _fault(problem: str, data: str) -> dict[str, Any]:
+    """What was found when a data set's files were read back, or those of one of its models."""
+    return {"verify": READ_BACK, "problem": problem, BY_DATA: {data: problem}}

@@ -2,7 +2,8 @@
 
 A hold is on until it is lifted or its time is over. Then its requests go back to the queue by
 themselves, at the start of the next batch or the next time that anybody looks, and its units stand in
-the ledger by keyed hashes alone.
+the ledger by keyed hashes alone. A unit that a job deleted all the same, since it ran when the hold was
+placed, stands so from its receipt on.
 """
 
 from __future__ import annotations
@@ -150,7 +151,10 @@ def list_holds(ws: Workspace, at: datetime | None = None) -> list[dict[str, Any]
 
 
 def show_hold(ws: Workspace, hold: int, at: datetime | None = None) -> dict[str, Any]:
-    """Return a hold and its units: ids while it is on, and their requests; UsageError if unknown."""
+    """Return a hold and its units, with their requests; UsageError if unknown.
+
+    A unit's id stands there while the hold is on and its rows are not deleted.
+    """
     release_ended_holds(ws, at)
     ledger = ws.ledger
     units = ledger.rows(
@@ -175,6 +179,18 @@ def holds_on(ledger: Ledger, data: str, unit_hash: str) -> list[dict[str, Any]]:
 def hold_waiting(ledger: Ledger) -> None:
     """Hold the queued requests whose units a hold is on; call inside a transaction."""
     ledger.run(f"UPDATE requests SET state = 'held', job = NULL WHERE id IN ({_TO_HOLD})")
+
+
+def clear_held(ledger: Ledger, job: int) -> None:
+    """Clear the units of a job's requests from holds placed while it ran; call inside a transaction.
+
+    Those holds came too late for them, and go on for the other units.
+    """
+    ledger.run(
+        "UPDATE held_units SET unit = NULL WHERE EXISTS (SELECT 1 FROM requests r WHERE r.job = ? "
+        "AND r.data_set = held_units.data_set AND r.unit_hash = held_units.unit_hash)",
+        job,
+    )
 
 
 def _settle(ledger: Ledger) -> None:

@@ -254,8 +254,16 @@ class Ledger:
         Only the error's kind is kept: its text may quote a file's cell.
         """
         with suppress(NoSpaceError), self.transaction():
-            self.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
-            self.end_job(job, "failed", {"error": type(error).__name__})
+            self.give_back(job, "failed", {"error": type(error).__name__})
+
+    def give_back(self, job: int, state: str, report: dict[str, Any]) -> None:
+        """Close a job that has not committed, its requests queued again; call inside a transaction.
+
+        A wish to cancel it ends with it.
+        """
+        self.run("UPDATE requests SET state = 'queued', job = NULL WHERE job = ?", job)
+        self.run("DELETE FROM cancellations WHERE job = ?", job)
+        self.end_job(job, state, report)
 
     def end_job(self, job: int, state: str, report: dict[str, Any]) -> None:
         """Close a job; call inside a transaction."""

@@ -44,6 +44,7 @@ def _to_2(ledger: Ledger, root: Path) -> None:
             row["model"],
             row["number"],
         )
+    _name_data_sets(ledger)
     for row in ledger.rows("SELECT DISTINCT job FROM receipts"):
         job = ledger.job(row["job"])
         sets = ledger.rows(
@@ -56,6 +57,26 @@ def _to_2(ledger: Ledger, root: Path) -> None:
                 name,
                 json.dumps(_part_of_1(job, name)),
             )
+
+
+def _name_data_sets(ledger: Ledger) -> None:
+    """The first reports did not say which data set a model was trained on: it has been the same ever since.
+
+    A model that is there no more was one of the job's data set, where that is one alone; of several,
+    nobody knows, and the receipts of none name it.
+    """
+    known = {row["name"]: row["data_set"] for row in ledger.rows("SELECT * FROM models")}
+    for row in ledger.rows("SELECT id, report FROM jobs WHERE kind = 'deletion'"):
+        report = json.loads(row["report"])
+        unnamed = [m for m in report.get("models", ()) if "data" not in m]
+        if not unnamed:
+            continue
+        query = "SELECT DISTINCT data_set FROM requests WHERE job = ?"
+        sets = [found["data_set"] for found in ledger.rows(query, row["id"])]
+        alone = sets[0] if len(sets) == 1 else None
+        for model in unnamed:
+            model["data"] = known.get(model["model"], alone)
+        ledger.report_job(row["id"], report)
 
 
 def _part_of_1(job: dict[str, Any], data: str) -> dict[str, Any]:

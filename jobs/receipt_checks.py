@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from .canonical import NotCanonicalError, read_strictly
 from .errors import UsageError
-from .receipt_schema import check_receipt
-from .receipts import RECEIPT_SCHEMA
+from .receipt_schema import SIGNED_SCHEMAS, check_receipt
 from .signing import ALGORITHM, is_signed_by, key_id, read_public_key
 
 NOT_SIGNED = "not signed"
@@ -72,10 +71,11 @@ def _fault(document: dict[str, Any], key: Ed25519PublicKey) -> Fault | None:
     schema = document["schema"]
     if schema == UNSIGNED_SCHEMA and not isinstance(schema, bool):
         return Fault(NOT_SIGNED, "it bears no signature: those of schema version 1 never did")
-    if isinstance(schema, bool) or schema != RECEIPT_SCHEMA:
+    if isinstance(schema, bool) or schema not in SIGNED_SCHEMAS:
+        known = ", ".join(map(str, SIGNED_SCHEMAS))
         return Fault(
             UNKNOWN_SCHEMA,
-            f"its schema version is not one that this program knows ({RECEIPT_SCHEMA}): use the "
+            f"its schema version is not one that this program knows ({known}): use the "
             "program that issued it, or a newer one",
         )
     if document.get("signature") is None:
@@ -83,7 +83,7 @@ def _fault(document: dict[str, Any], key: Ed25519PublicKey) -> Fault | None:
     fault = _signature_fault(document, key)
     if fault is not None:
         return fault
-    unlike = check_receipt(document)
+    unlike = check_receipt(document, int(schema))
     return None if unlike is None else Fault(MALFORMED, f"it is not as its schema says: {unlike}")
 
 

@@ -31,7 +31,7 @@ _PERCENT = 100.0
 
 
 def page(receipt: Mapping[str, Any]) -> str:
-    """Return the page of a receipt, of schema 1 or 2."""
+    """Return the page of a receipt, of any schema."""
     name = escape(str(receipt["receipt"]))
     sections = (_asked, _done, _models, _verified, _outside, _signed)
     body = "".join(section(receipt) for section in sections)
@@ -66,7 +66,10 @@ def _list(texts: Sequence[str]) -> str:
 def _asked(receipt: Mapping[str, Any]) -> str:
     rows = (
         ("Request", f"number {receipt['request']}: delete all rows of one unit"),
+        ("Reference", receipt.get("reference")),
+        ("Ground", receipt.get("ground")),
         ("Received", receipt["received"]),
+        ("Due", receipt.get("due")),
         ("Data set", receipt["data"]),
         ("Unit, by its keyed hash", receipt["unit_hash"]),
     )
@@ -95,7 +98,7 @@ def _done(receipt: Mapping[str, Any]) -> str:
 def _models(receipt: Mapping[str, Any]) -> str:
     models, retired = receipt["job"]["models"], receipt["job"].get("retired", [])
     if not models and not retired:
-        return "<h2>Models</h2>\n<p>No model was trained on this data set.</p>\n"
+        return "<h2>Models</h2>\n<p>No model of this data set was there.</p>\n"
     failures = receipt["job"].get("update_failures", [])
     rows = [(f"Failed at {shown(f['at'])}", f"model {f['model']}: {f['error']}") for f in failures]
     rows += [(f"Retired at {shown(m['at'])}", f"model {m['model']}, all versions") for m in retired]

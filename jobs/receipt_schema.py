@@ -1,6 +1,6 @@
 """The schema of receipts: ``receipt_schema.json``, a JSON Schema (draft 2020-12), and its checker.
 
-The checker knows the keywords that the schema uses; a schema with others is refused.
+``receipt_schema_2.json`` is that of receipts which earlier programs issued. The checker knows the keywords that the schema uses; a schema with others is refused.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ _NOTES = ("$schema", "$id", "$defs", "title", "description")
 """Keywords that say nothing of what is allowed."""
 
 
+_FILES = {2: "receipt_schema_2.json", 3: "receipt_schema.json"}
+RECEIPT_SCHEMA = max(_FILES)
+"""The version of receipts that are issued now."""
+SIGNED_SCHEMAS = tuple(_FILES)
+"""The versions of receipts that have a place for a signature."""
+
+
 @cache
-def receipt_schema() -> dict[str, Any]:
-    """Return the schema as it is shipped."""
-    text = files(__package__).joinpath("receipt_schema.json").read_text(encoding="utf-8")
+def receipt_schema(version: int = RECEIPT_SCHEMA) -> dict[str, Any]:
+    """Return a version's schema, one of SIGNED_SCHEMAS, as it is shipped."""
+    text = files(__package__).joinpath(_FILES[version]).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 
 
-def check_receipt(document: Any) -> str | None:
-    """Return where a document is not as the schema says and why; None where it is.
+def check_receipt(document: Any, version: int = RECEIPT_SCHEMA) -> str | None:
+    """Return where a document is not as a version's schema says and why; None where it is.
 
     Nothing of the document is quoted but names of members that the schema has.
     """
-    schema = receipt_schema()
+    schema = receipt_schema(version)
     return next(_unlike(document, schema, schema, "$"), None)
 
 

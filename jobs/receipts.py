@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -16,20 +17,22 @@ from ..storage.cells import pseudonym
 from .canonical import canonical
 from .errors import UsageError
 from .ledger import Ledger, now
+from .receipt_schema import RECEIPT_SCHEMA
 from .retiring import RETIRED
 from .signing import Signer, signer_of
 from .statements import limits, statement
 from .workspace import Workspace
 
-RECEIPT_SCHEMA = 2
 LISTED = ("receipt", "request", "data", "unit_hash", "rows", "received", "issued", "key")
 """What a list of receipts tells of each."""
 
 
-def issue(ws: Workspace, job: int, report: dict[str, Any]) -> tuple[list[str], bool]:
+def issue(
+    ws: Workspace, job: int, report: dict[str, Any], verified: Mapping[str, dict[str, Any]]
+) -> tuple[list[str], bool]:
     """Close the job: receipts out, requests done; one transaction, so none is issued twice.
 
-    Returns their names, and whether they are signed: they are if the workspace has a key, and none
+    verified: how each data set's deletions were verified. Returns their names, and whether they are signed: they are if the workspace has a key, and none
     goes out if that key can't be used.
     """
     ledger, signer = ws.ledger, signer_of(ws)
@@ -40,7 +43,7 @@ def issue(ws: Workspace, job: int, report: dict[str, Any]) -> tuple[list[str], b
         issued = now()
         rows = ledger.rows("SELECT * FROM requests WHERE job = ? ORDER BY id", job)
         parts = {
-            data: _part(ledger.job(job), report, data, issued, signer is not None)
+            data: _part(ledger.job(job), report, data, _finite(verified[data]), issued, signer)
             for data in sorted({row["data_set"] for row in rows})
         }
         spelt = {
@@ -56,6 +59,9 @@ def issue(ws: Workspace, job: int, report: dict[str, Any]) -> tuple[list[str], b
                 "unit_hash": row["unit_hash"],
                 "rows": row["rows"],
                 "received": row["received"],
+                "due": row["due"],
+                "reference": row["reference"],
+                "ground": row["ground"],
                 "issued": issued,
             }
             bodies.append({**own, "signature": _signature(signer, spelt[row["data_set"]], own)})
@@ -75,13 +81,15 @@ def issue(ws: Workspace, job: int, report: dict[str, Any]) -> tuple[list[str], b
 
 
 def _part(
-    job: dict[str, Any], report: dict[str, Any], data: str, issued: str, signed: bool
+    job: dict[str, Any],
+    report: dict[str, Any],
+    data: str,
+    verification: dict[str, Any],
+    issued: str,
+    signer: Signer | None,
 ) -> dict[str, Any]:
     """What the receipts of a job and data set have in common."""
     models = [m for m in report["models"] if m["data"] == data]
-    names = {m["model"] for m in models}
-    verification = report["verification"]
-    compared = [m for m in verification["models"] if m["model"] in names]
     # Models of other data sets are not this person's business.
     told = {
         name: [m for m in report[name] if m["data"] == data]
@@ -92,8 +100,8 @@ def _part(
         "schema": RECEIPT_SCHEMA,
         "program": {"name": "expunge", "version": version("expunge")},
         "statement": statement(models, told.get(RETIRED, [])),
-        "limits": limits(models, signed),
-        "verification": {**verification, "models": compared},
+        "limits": limits(models, signed=signer is not None),
+        "verification": verification,
         "job": {
             **{name: value for name, value in report.items() if name != "verification"},
             "models": models,

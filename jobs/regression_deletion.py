@@ -305,7 +305,7 @@ def _failed(work: _Work, row: Mapping[str, Any]) -> _Written:
         "method": BASEL,
         "reason": "no training row is left" if empty else DIVERGES,
         "passes": 0,
-        "exactness": "exact",
+        "exactness": "exact" if empty else "none",
         "change": 0.0,
         "update_seconds": 0.0,
         "rebase_seconds": 0.0,

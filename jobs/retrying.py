@@ -17,11 +17,11 @@ from ..pipeline.regression import BASEL, DELTA
 from ..storage.fence import Fence
 from ..storage.files import metered
 from . import regression_models, sparse_models
-from .deletion import committed, finish_committed, stop_partly_done
+from .deletion import committed, finish_committed, leaving, stop_partly_done
 from .erasure import Committed, addresses
 from .errors import JobError, UsageError
 from .fold import Fold
-from .job_verifying import AT_FAULT, FAILURES, ranges_before
+from .former_ranges import MARKS, ranges_again
 from .ledger import Ledger
 from .model_family import Change, NextVersion
 from .pending import PARTLY_DONE, models_behind, refuse_interrupted
@@ -29,6 +29,7 @@ from .plan import Gathered, gather
 from .signing import signer_of
 from .training import family_of
 from .updating import Updates, enter, settle, update_models
+from .verification_records import AT_FAULT, FAILURES
 from .workspace import Workspace
 
 RETRY_METHOD = "retry_method"
@@ -134,14 +135,15 @@ def _update_again(
     if updates.failures:
         told = [f.told() for f in updates.failures]
         report["update_failures"] = [*report.get("update_failures", []), *told]
-    ranges = ranges_before(ws, list(sets))
+    gathered = {name: again.gathered for name, again in sets.items()}
+    behind = [m["model"] for m in late]
+    former = ranges_again(ws, leaving(gathered), report.get(MARKS, {}), behind)
     with ledger.step(job, "commit again"), ledger.transaction():
         enter(ledger, job, updates)
         ledger.report_job(job, report)
         ledger.event("commit", {"job": job, **updates.told()})
         settle(ledger, job)
-    gathered = {name: again.gathered for name, again in sets.items()}
-    return committed(job, report, gathered, ranges, whole=False), updates
+    return committed(job, report, gathered, former), updates
 
 
 def _change(

@@ -198,13 +198,24 @@ def _corner_rows(one: Range, x: Rows) -> list[int]:
 
 def ranges_of(ws: Workspace, data: str) -> Iterator[Range]:
     """The ranges under which a data set's k-means models keep rows in fixed point."""
+    for model in scaling_models(ws, data):
+        found = range_of(ws, model)
+        if found is not None:
+            yield found
+
+
+def scaling_models(ws: Workspace, data: str) -> list[str]:
+    """Return the names of a data set's k-means models, which keep rows in fixed point."""
     query = "SELECT name, algorithm FROM models WHERE data_set = ? ORDER BY name"
-    for row in ws.ledger.rows(query, data):
-        if row["algorithm"] not in KMEANS:
-            continue
-        arrays, _ = read_version(ws.root / ws.ledger.model(row["name"])["folder"])
-        if np.isfinite(arrays["lower"]).all():
-            yield Range(row["name"], arrays["lower"], arrays["upper"])
+    return [row["name"] for row in ws.ledger.rows(query, data) if row["algorithm"] in KMEANS]
+
+
+def range_of(ws: Workspace, model: str) -> Range | None:
+    """Return the range of a k-means model; None where it has seen no row. Raises if files are damaged."""
+    arrays, _ = read_version(ws.root / ws.ledger.model(model)["folder"])
+    if not np.isfinite(arrays["lower"]).all():
+        return None
+    return Range(model, arrays["lower"], arrays["upper"])
 
 
 class _LiveTwins:

@@ -10,8 +10,8 @@ STATEMENT = (
     "is bit for bit the one that training without them gives, and the rows' bytes were overwritten."
 )
 NO_MODEL = (
-    "All rows of this unit were deleted from the data set, and their bytes were overwritten. No model "
-    "had been trained on it."
+    "All rows of this unit were deleted from the data set, and their bytes were overwritten. When that "
+    "was done, the workspace had no model trained on it."
 )
 APPROXIMATE = (
     "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
@@ -21,6 +21,15 @@ APPROXIMATE = (
     "Its distance from a retrain on the same mini-batches is estimated, to within ten times, and it "
     "still depends on the deleted rows through the residual of the linearisation and through the "
     "standardisation of its first fit."
+)
+FAILED_TOO = (
+    "A model marked failed is none any more: training without the rows diverges, so it has no "
+    "parameters and nothing of them."
+)
+EXACT_OR_FAILED = (
+    "All rows of this unit were deleted from the data set, and their bytes were overwritten. They "
+    "were deleted from every model listed: a model marked exact is bit for bit the one that training "
+    "without them gives."
 )
 RETIRED_TOO = (
     "Models named as retired had been trained on them and were removed, with all their versions."
@@ -57,14 +66,17 @@ _WITHOUT_STANDARD = ("sparse-logistic",)
 
 
 def statement(models: Sequence[dict[str, Any]], retired: Sequence[dict[str, Any]] = ()) -> str:
-    """Return what a receipt says of the models that saw a unit: more where one is approximate.
+    """Return what a receipt says of the models that saw a unit: more where one is approximate or failed.
 
     retired: those that were given up instead of updated.
     """
     if not models:
         return RETIRED if retired else NO_MODEL
     approximate = any(m["exactness"] == "approximate" for m in models)
-    found = APPROXIMATE if approximate else STATEMENT
+    if any(m["action"] == "failed" for m in models):
+        found = f"{APPROXIMATE if approximate else EXACT_OR_FAILED} {FAILED_TOO}"
+    else:
+        found = APPROXIMATE if approximate else STATEMENT
     return f"{found} {RETIRED_TOO}" if retired else found
 
 

@@ -84,14 +84,18 @@ def update_models(changes: Iterable[Change]) -> Updates:
     return Updates(tuple(versions), tuple(failures))
 
 
+def concerns_all(error: Exception) -> bool:
+    """Whether an error is of a kind that is never of one model alone."""
+    return isinstance(error, WHOLE_JOB) or (isinstance(error, OSError) and error.errno in _DISK)
+
+
 def _is_of_the_job(error: Exception, change: Change) -> bool:
     """Whether an error of one model's update would be, or may be, every other's too."""
-    if isinstance(error, WHOLE_JOB):
-        return True
-    if isinstance(error, OSError) and error.errno in _DISK:
+    if concerns_all(error):
         return True
     # Errors of storage name the file: one of the data set's rows is nobody's own.
-    return str(change.gathered.data_set.path) in str(error)
+    files = [str(error), *([str(error.filename)] if isinstance(error, OSError) else [])]
+    return any(str(change.gathered.data_set.path) in file for file in files)
 
 
 def enter(ledger: Ledger, job: int, updates: Updates) -> None:

@@ -306,12 +306,20 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _read_all(descriptor: int, view: memoryview, offset: int, path: Path) -> None:
-    done = got = os.preadv(descriptor, [view], offset)
+    """Fill a view from an offset on; an OSError names the file, which tells whose failure it is."""
+    done = got = _read_some(descriptor, view, offset, path)
     while done < len(view):
         if got == 0:
             raise CorruptError(f"{path}: the file ends at byte {offset + done}; more was expected")
-        got = os.preadv(descriptor, [view[done:]], offset + done)
+        got = _read_some(descriptor, view[done:], offset + done, path)
         done += got
+
+
+def _read_some(descriptor: int, view: memoryview, offset: int, path: Path) -> int:
+    try:
+        return os.preadv(descriptor, [view], offset)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:

@@ -19,10 +19,15 @@ SMALL = ("-p", "iterations=60", "-p", "batch_size=100", "-p", "provenance=exact"
 BATCH = ("batch", "run", "--yes", *INLINE)
 
 
-def prepare(root: Path) -> None:
-    """Make a workspace with two k-means models, a regression whose trajectory is damaged, and requests."""
+def prepare_three(root: Path) -> None:
+    """Make a workspace with two k-means models, a regression, a key and two queued requests."""
     prepare_batch(root)
     command(root, "train", "lg", "--data", "t", "--algorithm", "logistic", *SMALL, *INLINE)
+
+
+def prepare(root: Path) -> None:
+    """Make the same with a regression whose trajectory is damaged: it can't be updated."""
+    prepare_three(root)
     damage(root)
 
 

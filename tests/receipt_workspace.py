@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support import INLINE, Cli
 
 from expunge.jobs.cli import run
@@ -89,6 +90,25 @@ def prepare_batch(root: Path) -> None:
     command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *KMEANS[2:4], *INLINE)
     command(root, "receipt", "keygen", "--out", root / "public.pem")
     forget(root, *GONE)
+
+
+def prepared_by(prepare: Callable[[Path], None]) -> Any:
+    """Return a fixture ``prepared``: a folder that ``prepare`` filled, once a module."""
+
+    @pytest.fixture(scope="module", name="prepared")
+    def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        root = tmp_path_factory.mktemp("prepared")
+        prepare(root)
+        return root
+
+    return prepared
+
+
+@pytest.fixture(name="root")
+def copied(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of what ``prepared`` has, for one test."""
+    copy_workspace(prepared, tmp_path)
+    return tmp_path
 
 
 def copy_workspace(source: Path, target: Path) -> None:

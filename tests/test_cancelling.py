@@ -13,15 +13,23 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from partly_done import BATCH, SMALL, end_state, last_job, leftovers, request_states, run_partly
+from partly_done import (
+    BATCH,
+    end_state,
+    last_job,
+    leftovers,
+    prepare_three,
+    request_states,
+    run_partly,
+)
 from partly_done import prepare as prepare_partly
-from receipt_workspace import command, copy_workspace, prepare_batch
+from receipt_workspace import copied, prepared_by
 from support import INLINE, Cli
 from test_cluster import _already
 from test_interrupted import Killed, kill_at
 
 from expunge.jobs.fold import DaskFold, InlineFold, unchecked
-from expunge.jobs.job_verifying import ranges_before
+from expunge.jobs.former_ranges import ranges_before
 from expunge.jobs.workspace import Workspace
 
 WAITING = """
@@ -43,19 +51,8 @@ TELLING = "change.progress('waiting'); time.sleep(0.05)"
 IN_TASKS = "change.fold(time.sleep, [0.05] * 4, lambda one, other: one)"
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with three models, a key and two queued requests; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_batch(root)
-    command(root, "train", "lg", "--data", "t", "--algorithm", "logistic", *SMALL, *INLINE)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare_three)
+root = copied
 
 
 def start_waiting(root: Path, wait: str, *arguments: str) -> subprocess.Popen[str]:

@@ -12,9 +12,10 @@ from receipt_workspace import (
     GONE,
     KMEANS,
     checked_receipt,
-    copy_workspace,
+    copied,
     gone_rows,
     prepare_batch,
+    prepared_by,
     visits,
 )
 from support import INLINE, Cli
@@ -32,18 +33,8 @@ from expunge.storage.dataset import DataSet
 BATCH = ("batch", "run", "--yes", *INLINE)
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two models, a key and two queued requests; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_batch(root)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare_batch)
+root = copied
 
 
 def test_the_setting_is_kept(root: Path, cli: Cli) -> None:
@@ -126,7 +117,7 @@ def test_a_row_in_a_corner_raises_no_alarm_and_is_told(
 def test_a_scan_takes_many_rows_in_parts(
     root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.jobs.job_verifying.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("expunge.jobs.job_scanning.ROWS_AT_ONCE", 3)
     cli("settings", "--verify", "scan")
     shutil.copytree(root / "ws", root / "kept")
     (root / "ws" / "stray").write_bytes(gone_rows(root)[-1].tobytes())

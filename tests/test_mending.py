@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from partly_done import BATCH, SMALL, damage, last_job, leftovers
-from receipt_workspace import checked_receipt, command, copy_workspace, prepare_batch
+from partly_done import BATCH, damage, last_job, leftovers, prepare_three
+from receipt_workspace import checked_receipt, copied, prepared_by
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
@@ -15,20 +15,8 @@ from expunge.jobs import erasure
 from expunge.jobs.verifying import verify_model
 from expunge.jobs.workspace import Workspace
 
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with three models, a key and two queued requests; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_batch(root)
-    command(root, "train", "lg", "--data", "t", "--algorithm", "logistic", *SMALL, *INLINE)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare_three)
+root = copied
 
 
 def mended(root: Path, cli: Cli, version: int = 3) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from receipt_workspace import (
     checked_receipt,
-    copy_workspace,
+    copied,
     forget,
     prepare_batch,
+    prepared_by,
 )
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
@@ -25,18 +26,8 @@ from expunge.jobs.workspace import Workspace
 BATCH = ("batch", "run", "--yes", *INLINE)
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two models, a key and two queued requests; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_batch(root)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare_batch)
+root = copied
 
 
 def make_version_2(root: Path) -> None:

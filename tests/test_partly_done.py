@@ -20,7 +20,7 @@ from partly_done import (
     request_states,
     run_partly,
 )
-from receipt_workspace import checked_receipt, copy_workspace, forget, gone_rows
+from receipt_workspace import checked_receipt, copied, forget, gone_rows, prepared_by
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
@@ -31,19 +31,8 @@ from expunge.jobs.statements import RETIRED_TOO
 from expunge.storage.errors import CorruptError, NoSpaceError
 from expunge.storage.fence import StaleOrderError
 
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace in which one of three models can't be updated; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare(root)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare)
+root = copied
 
 
 @pytest.fixture

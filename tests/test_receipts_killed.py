@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from receipt_workspace import (
     checked_receipt,
-    copy_workspace,
+    copied,
     prepare_batch,
+    prepared_by,
 )
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
@@ -20,18 +21,8 @@ from test_interrupted import Killed, kill_at
 BATCH = ("batch", "run", "--yes", *INLINE)
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two models, a key and two queued requests; every test copies it."""
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_batch(root)
-    return root
-
-
-@pytest.fixture
-def root(prepared: Path, tmp_path: Path) -> Path:
-    copy_workspace(prepared, tmp_path)
-    return tmp_path
+prepared = prepared_by(prepare_batch)
+root = copied
 
 
 @pytest.mark.parametrize(
