@@ -95,6 +95,8 @@ def _together(parts: Mapping[str, Found]) -> Found:
     """What the job as a whole reports: the one data set's, or all of them."""
     if len(parts) == 1:
         return next(iter(parts.values()))
+    if not parts:
+        return told(NOT_DONE, "no request was left, so there was nothing to verify")
     outcomes = {part["outcome"] for part in parts.values()}
     scans = [part["scan"] for part in parts.values() if part["scan"] is not None]
     scan = None

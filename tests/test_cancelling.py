@@ -31,6 +31,7 @@ from test_interrupted import Killed, kill_at
 from expunge.jobs.fold import DaskFold, InlineFold, unchecked
 from expunge.jobs.former_ranges import ranges_before
 from expunge.jobs.workspace import Workspace
+from expunge.storage.errors import NoSpaceError
 
 WAITING = """
 import sys, time
@@ -178,6 +179,23 @@ def test_the_commit_looks_for_the_flag_too(
         patch.setattr("expunge.jobs.deletion.ranges_before", asked_now)
         assert "was cancelled" in cli(*BATCH, code=1)
     as_before(root, cli, wanted)
+
+
+def test_a_flag_ends_with_a_job_that_fails(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.cancelling.LOOK_SECONDS", 1e9)
+
+        def asked_and_failing(*_: object) -> None:
+            ask(root, last_job(cli)["id"])
+            raise NoSpaceError(28, "too full")
+
+        patch.setattr("expunge.jobs.deletion.ranges_before", asked_and_failing)
+        cli(*BATCH, code=1)
+    assert last_job(cli)["state"] == "failed" and request_states(root) == {"queued"}
+    with Workspace.open(root / "ws") as ws:
+        assert ws.ledger.rows("SELECT * FROM cancellations") == []
 
 
 @pytest.mark.parametrize("step", ["commit", "erase", "receipt"])

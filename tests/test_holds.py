@@ -12,6 +12,7 @@ import pytest
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
+from expunge.jobs import deletion
 from expunge.jobs.cli import run
 from expunge.jobs.deletion import run_batch
 from expunge.jobs.fold import InlineFold
@@ -160,6 +161,27 @@ def test_a_hold_takes_requests_from_a_killed_job_before_its_commit(
     cli("job", "resume", job, *INLINE)
     assert states(cli) == {1: "done" if late else "held", 2: "done"}
     assert cli("data", "list")["data_sets"][0]["rows"] == (198 if late else 199)
+
+
+def test_a_hold_placed_while_a_job_runs_keeps_no_unit_after_the_receipt(
+    cli: Cli, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came too late for that unit, and goes on for the other one."""
+    cli("forget", *DATA, "--unit", "1")
+    real = deletion.gather
+
+    def holding(*given: Any) -> Any:
+        with Workspace.open(ws) as other:
+            assert place_hold(other, "t", np.array([1, 9]), "a law suit")["running"] == 1
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.deletion.gather", holding)
+        assert len(cli(*BATCH)["receipts"]) == 1
+    found = cli("hold", "show", 1)
+    assert found["state"] == "on" and found["units"] == 2
+    assert {(u["unit"], u["state"]) for u in found["held_units"]} == {(None, "done"), (9, None)}
+    assert cli("forget", *DATA, "--unit", "9", code=4)["held"] == 1
 
 
 def test_a_job_left_without_requests_ends(

@@ -61,6 +61,46 @@ def test_models_are_compared_as_asked(
     assert len(cli("receipt", "list")["receipts"]) == 2
 
 
+@pytest.mark.parametrize("how", ["sample", "retrain"])
+def test_each_data_set_is_judged_by_its_own_models(
+    root: Path, cli: Cli, csv_file: Callable[..., Path], how: str
+) -> None:
+    """A sample is of every data set; where no model saw the rows, nothing was compared."""
+    cli("settings", "--verify", how)
+    path = csv_file(np.random.default_rng(2).normal(size=(60, 3)))
+    for name in ("alone", "u"):
+        cli("data", "import", name, path, "--format", "csv")
+        cli("forget", "--data", name, "--unit", 4)
+    cli("train", "ku", "--data", "u", *KMEANS[:4], *INLINE)
+    done = cli(*BATCH)["verification"]
+    found = [
+        checked_receipt(root, cli, f"R0000000{number}")["verification"] for number in (1, 3, 4)
+    ]
+    assert [v["outcome"] for v in found] == ["passed", "not done", "passed"]
+    count = 1 if how == "sample" else 2
+    assert [len(v["models"]) for v in found] == [count, 0, 1]
+    assert "no model that is there saw the rows" in found[1]["what"]
+    assert found[2]["models"][0]["model"] == "ku"
+    assert done["outcome"] == "passed" and len(done["models"]) == count + 1
+
+
+def test_a_failure_of_another_data_set_is_not_told(
+    root: Path, cli: Cli, csv_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("settings", "--verify", "retrain")
+    cli("data", "import", "u", csv_file(np.eye(9)), "--format", "csv")
+    cli("forget", "--data", "u", "--unit", 4)
+    with monkeypatch.context() as patch:
+        wrong = ({"exact": False}, "it is wrong")
+        patch.setattr("expunge.jobs.job_verifying.verify_model", lambda *_: wrong)
+        cli(*BATCH, code=5)
+    cli("settings", "--verify", "none")
+    done = cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    told = [checked_receipt(root, cli, f"R0000000{n}")["verification"] for n in (1, 3)]
+    assert [len(v["earlier_failures"]) for v in (*told, done["verification"])] == [1, 0, 1]
+    assert told[0]["earlier_failures"][0]["problem"] == "it is wrong; it is wrong"
+
+
 def test_verifying_is_no_part_of_what_a_deletion_touches(root: Path, cli: Cli) -> None:
     shutil.copytree(root / "ws", root / "kept")
     plain = cli(*BATCH)
@@ -93,6 +133,8 @@ def test_rows_that_cannot_be_searched_are_told(
     done = cli(*BATCH)["verification"]
     assert done["outcome"] == "incomplete" and done["scan"]["rows_not_searched"] == 3
     assert checked_receipt(root, cli, "R00000004")["verification"]["outcome"] == "incomplete"
+    own = checked_receipt(root, cli)["verification"]
+    assert own["outcome"] == "passed" and own["scan"]["rows"] == len(gone_rows(root))
 
 
 def test_a_row_in_a_corner_raises_no_alarm_and_is_told(

@@ -95,6 +95,24 @@ def test_an_older_workspace_is_brought_up_to_date(root: Path, cli: Cli) -> None:
     assert [r["rows"] is None for r in cli("receipt", "list")["receipts"]] == [True, True, False]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_first_reports_did_not_name_data_sets(root: Path, cli: Cli, gone: bool) -> None:
+    """Models tell theirs; one that is gone was of the job's only data set."""
+    cli(*BATCH)
+    make_old(root)
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
+    if gone:
+        connection.execute("DELETE FROM models WHERE name = 'qk'")
+    for job, text in connection.execute("SELECT id, report FROM jobs").fetchall():
+        report = json.loads(text)
+        for model in report.get("models", []):
+            del model["data"]
+        connection.execute("UPDATE jobs SET report = ? WHERE id = ?", (json.dumps(report), job))
+    connection.close()
+    models = cli("receipt", "show", "R00000001")["job"]["models"]
+    assert [(m["model"], m["data"]) for m in models] == [("km", "t"), ("qk", "t")]
+
+
 def schema(root: Path) -> set[tuple[str, str]]:
     """The columns of every table, and every index with what it is of."""
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite")

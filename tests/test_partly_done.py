@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,16 @@ from partly_done import (
     request_states,
     run_partly,
 )
-from receipt_workspace import checked_receipt, copied, forget, gone_rows, prepared_by
+from receipt_workspace import GONE, checked_receipt, copied, forget, gone_rows, prepared_by, visits
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
 from expunge.jobs import regression_models
 from expunge.jobs.errors import LockedError
+from expunge.jobs.model_family import Change
 from expunge.jobs.receipt_page import page
 from expunge.jobs.statements import RETIRED_TOO
+from expunge.pipeline.fixedpoint import Scaling
 from expunge.storage.errors import CorruptError, NoSpaceError
 from expunge.storage.fence import StaleOrderError
 
@@ -227,13 +230,95 @@ def test_a_retry_that_cannot_be_made_leaves_the_job_partly_done(
     assert cli("job", "retry", job, "--method", "basel", *INLINE)["state"] == "done"
 
 
-def test_a_scan_of_a_retried_job_says_what_it_could_not_look_for(root: Path, cli: Cli) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_scan_of_a_retried_job_says_what_it_could_not_look_for(
+    root: Path, cli: Cli, known: bool
+) -> None:
+    """Ranges of models that the first attempt updated are told by marks, if a scan was wanted then."""
+    if known:
+        cli("settings", "--verify", "scan")
+    first = run_partly(root, *BATCH)[0]
+    assert "former_ranges" not in first
+    marks = cli("job", "show", first["job"])["report"].get("former_ranges")
+    assert (marks is not None) == known and (not known or set(marks["t"]) == {"km", "qk"})
     cli("settings", "--verify", "scan")
+    cli("job", "retry", first["job"], "--method", "basel", *INLINE)
+    receipt = checked_receipt(root, cli)
+    found = receipt["verification"]
+    assert found["outcome"] == ("passed" if known else "incomplete")
+    assert found["scan"]["rows"] == len(gone_rows(root))
+    assert ("encodings of km, qk as before" in found["what"]) != known
+    assert "former_ranges" not in receipt["job"]
+
+
+def test_a_retried_job_scans_for_what_former_models_made_of_rows(root: Path, cli: Cli) -> None:
+    """The range moved with the rows that the first attempt deleted; the retry knows it all the same."""
+    cli("settings", "--verify", "scan")
+    x = visits(root / "again.csv")
+    names = [line.rsplit(",", 1)[1] for line in (root / "again.csv").read_text().split()[1:]]
+    assert names[int(np.argmax(x[:, 0]))] in GONE
+    fixed = Scaling.between(x.min(axis=0), x.max(axis=0)).fixed(gone_rows(root)[:1])
     job = run_partly(root, *BATCH)[0]["job"]
-    cli("job", "retry", job, "--method", "basel", *INLINE)
-    found = checked_receipt(root, cli)["verification"]
-    assert found["outcome"] == "incomplete" and found["scan"]["rows"] == len(gone_rows(root))
-    assert "first attempt" in found["what"]
+    (root / "ws" / "stray").write_bytes(fixed.tobytes())
+    assert "in stray" in cli("job", "retry", job, "--method", "basel", *INLINE, code=5)
+
+
+def test_a_scan_does_not_let_one_damaged_model_stop_the_others(root: Path, cli: Cli) -> None:
+    """Neither in the batch nor in a retry; what can't be known of a model that is gone is said."""
+    cli("settings", "--verify", "scan")
+    damage(root)
+    (max((root / "ws/models/km").glob("v*.zarr")) / "lower" / "c.0").unlink()
+    found, _ = run_partly(root, *BATCH)
+    assert [m["model"] for m in found["behind"]] == ["km"]
+    assert [
+        m["model"] for m in run_partly(root, "job", "retry", found["job"], *INLINE)[0]["behind"]
+    ] == ["km"]
+    cli("model", "retire", "km", "--yes")
+    cli("job", "retry", found["job"], *INLINE)
+    told = checked_receipt(root, cli)["verification"]
+    assert told["outcome"] == "incomplete" and "encodings of km as before" in told["what"]
+
+
+@pytest.mark.parametrize("way", ["partly", "committed"])
+def test_an_unexpected_error_is_not_quoted(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Its text may be a row's value; those of the program's own types are, and so is the file."""
+    if way == "partly":
+        monkeypatch.setattr(regression_models, "next_version", failing(ValueError("secret 7.25")))
+        found, error = run_partly(root, *BATCH)
+        assert found["behind"][0]["problem"].startswith(
+            "unexpected ValueError in jobs.updating, line"
+        )
+    else:
+        damage(root)
+        monkeypatch.setattr("expunge.jobs.erasure.erase_slots", failing(KeyError("secret 7.25")))
+        error = str(cli(*BATCH, code=1))
+        assert "unexpected KeyError in jobs.erasure, line" in error and "job resume" in error
+    assert "secret" not in error and "7.25" not in error
+
+
+def test_rows_that_cannot_be_read_are_no_models_failure(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad block of the data set's file: reading by its descriptor, the system names no file."""
+    real, reading = os.preadv, []
+
+    def preadv(descriptor: int, *given: Any) -> int:
+        file = os.readlink(f"/proc/self/fd/{descriptor}")
+        if reading and "/t.zarr/x/" in file:
+            raise OSError(5, "Input/output error")
+        return real(descriptor, *given)
+
+    def next_version(change: Change) -> Any:
+        reading.append(change.model)
+        change.gathered.data_set.read_slots(0, np.arange(1))
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(regression_models, "next_version", next_version)
+    error = str(cli(*BATCH, code=1))
+    assert "Input/output error" in error and "t.zarr/x/c.0" in error
+    assert last_job(cli)["state"] == "failed" and request_states(root) == {"queued"}
 
 
 def test_two_data_sets_wait_together(root: Path, cli: Cli, csv_file: Callable[..., Path]) -> None:
