@@ -21,6 +21,7 @@ from expunge.jobs.receipt_schema import check_receipt
 
 PEOPLE = 60
 GONE = ("Person-3", "Person-8")
+REFERENCE, GROUND = "DSR-2026-0042", "Art. 17(1)(b)"
 KMEANS = ("--algorithm", "k-means", "-p", "n_clusters=3", "-p", "provenance=labels")
 
 
@@ -54,10 +55,10 @@ def people(root: Path) -> None:
     command(root, "train", "km", "--data", "t", *KMEANS, *INLINE)
 
 
-def forget(root: Path, *subjects: str) -> None:
-    """Queue requests of people."""
+def forget(root: Path, *subjects: str, terms: tuple[str, ...] = ()) -> None:
+    """Queue requests of people; terms: further options."""
     named = [part for subject in subjects for part in ("--subject", subject)]
-    command(root, "forget", "--data", "t", *named)
+    command(root, "forget", "--data", "t", *named, *terms)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -143,7 +144,7 @@ def issue(root: Path) -> None:
     """Make a workspace that has issued two signed receipts, of which one lies beside it."""
     people(root)
     command(root, "receipt", "keygen", "--out", root / "public.pem")
-    forget(root, *GONE)
+    forget(root, *GONE, terms=("--reference", REFERENCE, "--ground", GROUND))
     command(root, "settings", "--verify", "retrain")
     assert command(root, "batch", "run", "--yes", *INLINE)["signed"]
     command(root, "receipt", "show", "R00000001", "--out", root / "receipt.json")

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from partly_done import run_partly
+from receipt_workspace import command
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
+from expunge.jobs import kmeans_models
 from expunge.jobs.cli import run
 from expunge.jobs.fold import DaskFold
+from expunge.jobs.holds import place_hold
+from expunge.jobs.plan import gather
 from expunge.jobs.receipt_page import page
 from expunge.jobs.receipts import receipt, receipts
 from expunge.jobs.workspace import Workspace
+from expunge.storage.cells import subject_units
 
 PEOPLE = [f"Zebulon-Quartermain-{i}" for i in range(40)]
 GONE = ("Zebulon-Quartermain-7", "Zebulon-Quartermain-23")
@@ -51,6 +57,16 @@ def encodings() -> Iterator[bytes]:
             for value in x[i]:
                 yield str(float(value)).encode()
                 yield np.float64(value).tobytes()
+
+
+def unit_ids(root: Path) -> Iterator[bytes]:
+    """The unit ids of those who go, as SQLite, Zarr and JSON have them."""
+    with Workspace.open(root / "ws") as ws:
+        salt = ws.ledger.salt
+    for unit in subject_units(GONE, salt).tolist():
+        yield unit.to_bytes(8, "big")
+        yield unit.to_bytes(8, "little")
+        yield str(unit).encode()
 
 
 def ledger_bytes(root: Path) -> bytes:
@@ -98,13 +114,15 @@ def check_all(root: Path) -> None:
             texts += [json.dumps(found).encode(), page(found).encode()]
         jobs = ws.ledger.rows("SELECT * FROM jobs") + ws.ledger.rows("SELECT * FROM events")
     texts.append(json.dumps(jobs).encode())
+    planted = [SUBJECT, *encodings(), *unit_ids(root)]
     for text in texts:
-        assert SUBJECT not in text
-        assert not any(encoded in text for encoded in encodings())
+        assert not any(encoded in text for encoded in planted)
 
 
 def test_the_search_has_power(root: Path) -> None:
-    """Before the batch the rows are in the data set; planted anywhere, they are found."""
+    """Before the batch rows are in the data set and units in the ledger; planted anywhere, they are found."""
+    data = ledger_bytes(root)
+    assert sum(unit in data for unit in unit_ids(root)) >= len(GONE)
     chunks = b"".join(f.read_bytes() for f in (root / "ws/data/t.zarr/x").glob("c.*"))
     assert sum(encoded in chunks for encoded in encodings()) >= 10
     (root / "ws" / "stray").write_text(f"weight {WEIGHT + 7 / 4}")
@@ -145,6 +163,91 @@ def test_a_failed_scan_a_kill_and_their_resumption(
     check_ledger(root)
     cli("job", "resume", job, *INLINE)
     check_all(root)
+
+
+def hold_those_who_go(root: Path) -> None:
+    """Place a hold on those who go, and on one who stays, from another process's connection."""
+    with Workspace.open(root / "ws") as ws:
+        units = subject_units([*GONE, PEOPLE[1]], ws.ledger.salt)
+        assert place_hold(ws, "t", units, "a law suit")["running"] == len(GONE)
+
+
+def held_while_it_runs(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold that comes too late for those who go, and is on still in the end."""
+
+    def holding(*given: Any) -> Any:
+        hold_those_who_go(root)
+        return gather(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.deletion.gather", holding)
+        cli("batch", "run", "--yes", *INLINE)
+    assert cli("hold", "list")["holds"][0]["state"] == "on"
+
+
+def leave_partly_done(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A batch in which a model fails with an error that quotes a row; return its job."""
+
+    def fail(*_: object) -> None:
+        raise ValueError(f"no model of {GONE[0]} at {WEIGHT + 7 / 4}")
+
+    command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *INLINE)
+    version = "expunge.jobs.kmeans_models.write_version"
+    real = kmeans_models.write_version
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            version, lambda path, *rest: fail() if "qk" in str(path) else real(path, *rest)
+        )
+        found, error = run_partly(root, "batch", "run", "--yes", *INLINE)
+    for text in (json.dumps(found), error):
+        assert SUBJECT.decode() not in text and str(WEIGHT + 7 / 4) not in text
+    job: int = found["job"]
+    return job
+
+
+def partly_done_and_retried(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = leave_partly_done(root, monkeypatch)
+    check_ledger(root)
+    cli("job", "retry", job, *INLINE)
+
+
+def partly_done_and_retired(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = leave_partly_done(root, monkeypatch)
+    cli("model", "retire", "qk", "--yes")
+    check_ledger(root)
+    cli("job", "retry", job, *INLINE)
+
+
+def job_cancelled(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its commit; the next batch does it."""
+    with monkeypatch.context() as patch:
+        kill_at(patch, "update", "after")
+        with pytest.raises(Killed):
+            cli("batch", "run", "--yes", *INLINE)
+    cli("job", "cancel", cli("job", "list")["jobs"][-1]["id"])
+    check_ledger(root)
+    cli("batch", "run", "--yes", *INLINE)
+
+
+@pytest.mark.parametrize("how", ["none", "scan"])
+@pytest.mark.parametrize(
+    "way", [held_while_it_runs, partly_done_and_retried, partly_done_and_retired, job_cancelled]
+)
+def test_ways_in_which_a_request_ends(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, way: Callable[..., None], how: str
+) -> None:
+    cli("settings", "--verify", how)
+    way(root, cli, monkeypatch)
+    assert {r["state"] for r in cli("request", "list")["requests"]} == {"done"}
+    check_all(root)
+
+
+def test_a_cancelled_request_keeps_no_unit(root: Path, cli: Cli) -> None:
+    """The rows stay, in the data set; the ledger knows their units no more."""
+    for request in (1, 2):
+        cli("request", "cancel", request)
+    data = ledger_bytes(root)
+    assert not any(unit in data for unit in unit_ids(root))
 
 
 def test_errors_say_where_and_never_who(

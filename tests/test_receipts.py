@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from copy import deepcopy
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from receipt_workspace import at, command, forget, issue, leaves, objects, problem, read
+from receipt_workspace import (
+    GROUND,
+    REFERENCE,
+    at,
+    command,
+    forget,
+    issue,
+    leaves,
+    objects,
+    problem,
+    read,
+)
 from support import INLINE, Cli
 
 from expunge.jobs.canonical import canonical
@@ -229,6 +241,39 @@ def test_a_signature_of_what_is_no_receipt_is_not_enough(issued: Path, tmp_path:
     file.write_text(json.dumps(receipt))
     found = verify_file(file, pem)
     assert found["problem"] == "malformed" and "limits" in found["message"]
+
+
+def test_a_receipt_of_the_schema_before_is_verified(issued: Path, tmp_path: Path) -> None:
+    """As an earlier program signed it; with members of today it is none of that schema."""
+    key = Ed25519PrivateKey.generate()
+    pem = public_pem(tmp_path / "own.pem", key)
+    today = read(issued)
+    former = {n: v for n, v in today.items() if n not in ("due", "reference", "ground")}
+    for document, expected in (
+        ({**former, "schema": 2}, None),
+        ({**today, "schema": 2}, "malformed"),
+    ):
+        found = deepcopy(document)
+        found["signature"]["key"] = verify_file(issued / "receipt.json", pem)["key"]
+        found["signature"]["value"] = key.sign(signed_bytes(found)).hex()
+        (tmp_path / "r.json").write_text(json.dumps(found))
+        assert verify_file(tmp_path / "r.json", pem)["problem"] == expected
+        assert "How it was verified" in page(found)
+    assert check_receipt({**former, "schema": 2}, 2) is None
+
+
+def test_a_receipt_tells_its_requests_terms(issued: Path) -> None:
+    receipt = read(issued)
+    listed = command(issued, "request", "show", 1)
+    for name in ("due", "reference", "ground"):
+        assert receipt[name] == listed[name]
+    assert receipt["reference"] == REFERENCE and receipt["ground"] == GROUND
+    assert datetime.fromisoformat(receipt["due"]) - datetime.fromisoformat(
+        receipt["received"]
+    ) == timedelta(days=30)
+    shown = page(receipt)
+    assert REFERENCE in shown and GROUND in shown and "Due" in shown
+    assert check_receipt({**receipt, "due": None, "reference": None, "ground": None}) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\xff\xfe"])
