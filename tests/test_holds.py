@@ -12,11 +12,11 @@ import pytest
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
-from expunge.jobs import deletion
 from expunge.jobs.cli import run
 from expunge.jobs.deletion import run_batch
 from expunge.jobs.fold import InlineFold
 from expunge.jobs.holds import list_holds, place_hold
+from expunge.jobs.plan import gather
 from expunge.jobs.request_life import Chosen, list_requests
 from expunge.jobs.requests import forget
 from expunge.jobs.workspace import Workspace
@@ -168,12 +168,11 @@ def test_a_hold_placed_while_a_job_runs_keeps_no_unit_after_the_receipt(
 ) -> None:
     """It came too late for that unit, and goes on for the other one."""
     cli("forget", *DATA, "--unit", "1")
-    real = deletion.gather
 
     def holding(*given: Any) -> Any:
         with Workspace.open(ws) as other:
             assert place_hold(other, "t", np.array([1, 9]), "a law suit")["running"] == 1
-        return real(*given)
+        return gather(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr("expunge.jobs.deletion.gather", holding)

@@ -302,7 +302,8 @@ def test_rows_that_cannot_be_read_are_no_models_failure(
     root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad block of the data set's file: reading by its descriptor, the system names no file."""
-    real, reading = os.preadv, []
+    real = os.preadv
+    reading: list[str] = []
 
     def preadv(descriptor: int, *given: Any) -> int:
         file = os.readlink(f"/proc/self/fd/{descriptor}")

@@ -19,7 +19,6 @@ from receipt_workspace import command
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
-from expunge.jobs import kmeans_models
 from expunge.jobs.cli import run
 from expunge.jobs.fold import DaskFold
 from expunge.jobs.holds import place_hold
@@ -28,6 +27,7 @@ from expunge.jobs.receipt_page import page
 from expunge.jobs.receipts import receipt, receipts
 from expunge.jobs.workspace import Workspace
 from expunge.storage.cells import subject_units
+from expunge.storage.versions import write_version
 
 PEOPLE = [f"Zebulon-Quartermain-{i}" for i in range(40)]
 GONE = ("Zebulon-Quartermain-7", "Zebulon-Quartermain-23")
@@ -193,10 +193,9 @@ def leave_partly_done(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
     command(root, "train", "qk", "--data", "t", "--algorithm", "q-kmeans", *INLINE)
     version = "expunge.jobs.kmeans_models.write_version"
-    real = kmeans_models.write_version
     with monkeypatch.context() as patch:
         patch.setattr(
-            version, lambda path, *rest: fail() if "qk" in str(path) else real(path, *rest)
+            version, lambda path, *rest: fail() if "qk" in str(path) else write_version(path, *rest)
         )
         found, error = run_partly(root, "batch", "run", "--yes", *INLINE)
     for text in (json.dumps(found), error):
