@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ..pipeline.regression import DELTA, METHODS
+from .batches import faults, forecast, run_batch, worst
 from .cancelling import CANCELLED, cancel, ended_by_signals
 from .console import (
     Cluster,
@@ -23,7 +24,6 @@ from .console import (
     showing,
     table,
 )
-from .deletion import forecast, run_batch
 from .demo import run_demo
 from .errors import JobError, PartlyDoneError, UsageError, VerifyError
 from .holds import release_ended_holds
@@ -51,6 +51,7 @@ _APPROXIMATE = (
     "estimate_seconds",
 )
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="See job list.")]
+CANCELLING = "cancelling"
 NOTHING = "nothing is queued"
 RECOMMENDED = (
     "much was deleted, or the estimated distance to a retrain is large for the change; train it anew, "
@@ -91,7 +92,8 @@ def run(
 ) -> None:
     """Carry out all queued requests: update every model, erase the rows, issue receipts.
 
-    Exit 3 where some models could not be updated: the rows wait for job retry, or model retire.
+    One job a data set; one that can't go on is skipped, and the others run. Exit 3 while some models
+    could not be updated, now or by an earlier batch: the rows wait for job retry, or model retire.
     """
     if method not in METHODS:
         raise UsageError(f"--method is {method!r}; it is one of {', '.join(METHODS)}")
@@ -108,20 +110,25 @@ def run(
             )
             summary = pairs(plan, _PLAN) if plan["units"] else NOTHING
             session(ctx).emit(plan, as_json, lambda out: out.print(summary, shown))
+            if wrong := faults(ws.ledger, plan):
+                raise worst(wrong)
             return
         queued = ws.ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'")
         if queued:
             confirm(f"Delete {queued} unit(s) from their data sets and models for good?", yes)
         with showing("batch") as update, ended_by_signals():
             found = run_batch(ws, fold, update, method)
-        way = None if not found["behind"] else cure(ws.ledger, found["job"])
+        wrong = faults(ws.ledger, found)
     for report in found["models"]:
         if report.get("retrain_recommended"):
             typer.echo(f"model {report['model']}: {RECOMMENDED}", err=True)
     if found["receipts"] and not found["signed"]:
         typer.echo(UNSIGNED, err=True)
     session(ctx).emit(found, as_json, lambda out: out.print(*_batch_tables(found)))
-    _check_whole(found, way)
+    for model in found["behind"]:
+        typer.echo(f"model {model['model']}: {model['error']}: {model['problem']}", err=True)
+    if wrong:
+        raise worst(wrong)
 
 
 def _check_whole(found: dict[str, Any], way: str | None) -> None:
@@ -137,9 +144,10 @@ def _check_whole(found: dict[str, Any], way: str | None) -> None:
 
 def _batch_tables(found: dict[str, Any]) -> list[Table | str]:
     """What a batch did, what became of each model, and how near the approximate ones are."""
-    if found["job"] is None:
+    if found.get("jobs", [found["job"]]) == []:
         return [NOTHING]
-    shown: list[Table | str] = [pairs(found, _BATCH)]
+    named = {"job": ", ".join(map(str, found["jobs"]))} if "jobs" in found else {}
+    shown: list[Table | str] = [pairs({**found, **named}, _BATCH)]
     for names, chosen in (
         (_MODELS, found["models"]),
         (_APPROXIMATE, [m for m in found["models"] if m["exactness"] == "approximate"]),
@@ -250,8 +258,10 @@ def cancel_job(ctx: typer.Context, number: JobId, as_json: Json = False) -> None
     with session(ctx).open() as ws:
         found = cancel(ws, number)
     told = f"job {number} is {found['state']}"
-    if found["state"] != CANCELLED:
+    if found["state"] == CANCELLING:
         told += ": it ends when its present task does"
+    elif found["state"] != CANCELLED:
+        told += ": it had come to its end before it could be cancelled"
     session(ctx).emit(found, as_json, lambda out: out.print(told))
 
 

@@ -18,7 +18,6 @@ from .receipts import receipt as read_receipt
 from .receipts import receipts
 from .requests import parse_units, units_of_subjects
 from .signing import make_key
-from .verification_records import SETTING, WAYS, set_verify, verify_setting
 
 receipt = typer.Typer(no_args_is_help=True, help="Receipts: list, show, verify, keygen.")
 _LISTED = ("receipt", "request", "data", "rows", "received", "issued", "key")

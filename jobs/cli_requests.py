@@ -10,7 +10,7 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from .console import Json, Seed, pairs, session, table
+from .console import Json, Seed, pairs, session, shown, table
 from .errors import HeldError, UsageError
 from .request_life import Chosen, cancel_request, extend_request, list_requests, show_request
 from .request_states import STATES, Terms
@@ -185,7 +185,7 @@ def id_cell(name: str, value: object) -> object:
 
 def _held_by(row: dict[str, Any]) -> str | None:
     """The holds of a request, each with its end."""
-    holds = [f"{held['hold']} until {held['until'] or 'lifted'}" for held in row["holds"]]
+    holds = [f"{held['hold']} until {shown(held['until'] or 'lifted')}" for held in row["holds"]]
     return "; ".join(holds) or None
 
 
@@ -226,10 +226,10 @@ def extend(
 
 def _emit(ctx: typer.Context, found: dict[str, Any], as_json: bool) -> None:
     """Print one request."""
-    shown = {**found, "held_by": _held_by(found), "other_references": None}
-    shown["other_references"] = ", ".join(found["other_references"]) or None
-    shown |= {name: id_cell(name, shown[name]) for name in ("request", "unit")}
-    names = [n for n in shown if n not in ("holds", "history") and shown[n] is not None]
+    told = {**found, "held_by": _held_by(found), "other_references": None}
+    told["other_references"] = ", ".join(found["other_references"]) or None
+    told |= {name: id_cell(name, told[name]) for name in ("request", "unit")}
+    names = [n for n in told if n not in ("holds", "history") and told[n] is not None]
     lines = [[line.get(name) for name in _HISTORY] for line in found["history"]]
     history = [table(_HISTORY, lines)] if lines else []
-    session(ctx).emit(found, as_json, lambda out: out.print(pairs(shown, names), *history))
+    session(ctx).emit(found, as_json, lambda out: out.print(pairs(told, names), *history))

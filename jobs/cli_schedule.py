@@ -111,7 +111,7 @@ def _serve(root: Path, due: Schedule, folds: Folds, method: str, catch_up: bool)
     with Workspace.scheduling(root, f"scheduler '{due.text}' {due.zone_name}"):
         keeper.begin(catch_up)
         _tell(f"scheduler of '{due.text}' {due.zone_name}; next due {keeper.next_due()}")
-        name = serve(keeper, due.trigger())
+        name = serve(keeper)
     _tell("ended")
     return {"batches": keeper.batches, "failed": keeper.failed, "signal": name}
 

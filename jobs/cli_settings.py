@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .console import Json, pairs, session
-from .job_verifying import SETTING, WAYS, set_verify, verify_setting
+from .verification_records import SETTING, WAYS, set_verify, verify_setting
 
 
 def register(app: typer.Typer) -> None:

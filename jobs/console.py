@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -47,6 +48,7 @@ INLINE = "inline"
 PIPE_WIDTH = 1000
 QUIET_SECONDS = 10.0
 """Between two lines of progress where there is no terminal."""
+_FILLING = re.compile(" +$", re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+\+00:00")
 
 
@@ -75,8 +77,17 @@ class Session:
         if self.json or json_flag:
             sys.stdout.write(json.dumps(result) + "\n")
         else:
-            # Piped output is for programs and files: nothing may be cut to a width.
-            show(Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH))
+            show_plain(show)
+
+
+def show_plain(show: Callable[[Console], object]) -> None:
+    """Print to a terminal; or to a pipe or file, where nothing is cut to a width or filled up to one."""
+    if sys.stdout.isatty():
+        show(Console())
+        return
+    text = io.StringIO()
+    show(Console(width=PIPE_WIDTH, file=text))
+    sys.stdout.write(_FILLING.sub("", text.getvalue()))
 
 
 def session(ctx: typer.Context) -> Session:

@@ -37,12 +37,11 @@ from .fold import Fold
 from .former_ranges import MARKS, Former, ranges_before
 from .holds import release_ended_holds
 from .job_scanning import Deleted
-from .ledger import Ledger, now
+from .ledger import now
 from .model_family import Change
-from .pending import PARTLY_DONE, check_nothing_pending, refuse_interrupted
+from .pending import PARTLY_DONE
 from .plan import Gathered, gather
 from .scanning import Rows
-from .signing import signer_of
 from .training import family_of
 from .updating import Failure, Updates, enter, settle, update_models
 from .workspace import Workspace
@@ -60,35 +59,24 @@ class Target:
     models: tuple[str, ...]
 
 
-def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA) -> dict[str, Any]:
-    """Carry out all queued requests as one job; return its report.
+def run_data_set(
+    ws: Workspace, name: str, last: int, fold: Fold, progress: Progress, method: str
+) -> list[dict[str, Any]]:
+    """Carry out a data set's queued requests up to number ``last``, as one job.
 
-    method: how regression models update, one of ``regression.METHODS``.
-
-    The set of requests is frozen at the start; late arrivals wait for the next batch. Where some
-    models could not be updated, ``state`` is ``partly done`` and ``behind`` names them.
+    Returns its report; nothing where no such request is left.
     """
     ledger = ws.ledger
-    with ws.lock("deletion batch") as fence:
-        release_ended_holds(ws)
-        refuse_interrupted(ledger)
-        _refuse_partly_done(ledger)
-        # A key that is lost or damaged is told before anything is deleted.
-        signer_of(ws)
+    chosen = "state = 'queued' AND data_set = ? AND id <= ?"
+    with ws.lock("deletion job") as fence:
         with ledger.transaction():
-            if not ledger.value("SELECT count(*) FROM requests WHERE state = 'queued'"):
-                return nothing_to_do()
+            if not ledger.value(f"SELECT count(*) FROM requests WHERE {chosen}", name, last):
+                return []
             job = ledger.insert_job("deletion", {"method": method})
-            ledger.run("UPDATE requests SET state = 'running', job = ? WHERE state = 'queued'", job)
-        return _run(ws, job, fence, fold, progress)
-
-
-def nothing_to_do() -> dict[str, Any]:
-    """The report of a batch without requests."""
-    names = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
-    empty: dict[str, Any] = {"job": None, "receipts": [], "models": [], "tasks": 0, "behind": []}
-    empty |= {"verification": None, "signed": False, "state": "done"}
-    return {**empty, **dict.fromkeys(names, 0)}
+            ledger.run(
+                f"UPDATE requests SET state = 'running', job = ? WHERE {chosen}", job, name, last
+            )
+        return [_run(ws, job, fence, fold, progress)]
 
 
 def resume_deletion(
@@ -107,34 +95,17 @@ def resume_deletion(
     return _run(ws, job, fence, fold, progress)
 
 
-def _refuse_partly_done(ledger: Ledger) -> None:
-    """JobError where a request is queued for a data set whose last deletions wait for a model."""
-    for row in ledger.rows("SELECT DISTINCT data_set FROM requests WHERE state = 'queued'"):
-        check_nothing_pending(ledger, row["data_set"])
-
-
-def forecast(ws: Workspace, fold: Fold, method: str = DELTA) -> dict[str, Any]:
-    """Tell what a batch would do now, by reading the rows that it would delete; writes nothing."""
-    refuse_interrupted(ws.ledger)
-    _refuse_partly_done(ws.ledger)
-    targets = _targets(ws, "state = 'queued'", ())
+def forecast_data_set(
+    ws: Workspace, name: str, fold: Fold, method: str
+) -> tuple[int, int, list[dict[str, Any]]]:
+    """Return how many units a batch would delete from a data set, in how many cells, and what models do."""
+    (target,) = _targets(ws, "state = 'queued' AND data_set = ?", (name,))
+    gathered = gather(target.data_set, target.units, ws.ledger.salt, fold)
     models = []
-    cells = 0
-    for target in targets:
-        gathered = gather(target.data_set, target.units, ws.ledger.salt, fold)
-        cells += len(gathered.parts)
-        for name in target.models:
-            family = family_of(ws.ledger.model(name)["algorithm"])
-            models.append({"model": name, **family.forecast(ws, name, gathered, method)})
-    units = sum(len(t.units) for t in targets)
-    return {
-        "job": None,
-        "dry_run": True,
-        "requests": units,
-        "units": units,
-        "cells": cells,
-        "models": models,
-    }
+    for model in target.models:
+        family = family_of(ws.ledger.model(model)["algorithm"])
+        models.append({"model": model, **family.forecast(ws, model, gathered, method)})
+    return len(target.units), len(gathered.parts), models
 
 
 def _targets(ws: Workspace, condition: str, values: tuple[Any, ...]) -> list[Target]:

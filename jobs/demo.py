@@ -18,8 +18,8 @@ from ..pipeline.clusterers import QKMeans
 from ..pipeline.regressors import LogisticRegression, SoftmaxRegression
 from ..storage.dataset import DataSet
 from ..storage.sentinel import PatternSet, scan_tree
+from .batches import run_batch
 from .console import Update, open_fold, table
-from .deletion import run_batch
 from .errors import UsageError, VerifyError
 from .fold import Fold
 from .importing import make_data_set

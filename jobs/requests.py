@@ -21,7 +21,7 @@ from ..storage.dataset import DataSet
 from .errors import JobError, UsageError
 from .holds import hold_waiting, release_ended_holds
 from .ledger import Ledger
-from .request_states import DONE, HELD, QUEUED, Terms, resolved
+from .request_states import AGAIN, DONE, HELD, QUEUED, Terms, resolved
 from .unit_lookup import Asked, asked_already, find_units, name_units, refuse_names
 from .workspace import Workspace
 
@@ -229,7 +229,8 @@ def _note_reference(
 ) -> None:
     """Keep which units a reference stands for; UsageError if it was given before for others.
 
-    They are kept as one keyed hash of all, so that a list is told from its half.
+    They are kept as one keyed hash of all, so that a list is told from its half. A reference all of
+    whose requests were cancelled is free: it may have been mistyped, or given for the wrong units.
     """
     whole = hashlib.blake2b("".join(sorted(hashes)).encode(), key=ledger.salt, digest_size=16)
     before = ledger.row(
@@ -237,16 +238,26 @@ def _note_reference(
         reference,
         data,
     )
-    if before is not None and before["units_hash"] != whole.hexdigest():
+    other = before is not None and before["units_hash"] != whole.hexdigest()
+    if before is not None and other and _stands(ledger, data, reference):
         raise UsageError(
             f"this --reference was given before for other units of data set {data} (received "
             f"{before['at']}); nothing was queued: give these units a reference of their own, or name "
-            "the same units"
+            "the same units, or cancel all its requests first"
         )
     ledger.run(
-        "INSERT OR IGNORE INTO asked_references VALUES (?, ?, ?, ?)",
+        f"INSERT OR {'REPLACE' if other else 'IGNORE'} INTO asked_references VALUES (?, ?, ?, ?)",
         *(reference, data, whole.hexdigest(), received),
     )
+
+
+def _stands(ledger: Ledger, data: str, reference: str) -> bool:
+    """Whether a request of a data set that was not cancelled goes by a reference."""
+    query = (
+        "SELECT id FROM requests WHERE data_set = ? AND state NOT IN (?, ?) AND (reference = ? "
+        "OR id IN (SELECT request FROM other_references WHERE reference = ?)) LIMIT 1"
+    )
+    return ledger.row(query, data, *AGAIN, reference, reference) is not None
 
 
 def _add_reference(ledger: Ledger, reference: str, there: Mapping[str, Asked]) -> None:

@@ -10,23 +10,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.combining import OrTrigger
-from apscheduler.triggers.interval import IntervalTrigger
-
-from .cron import Schedule, Trigger, latest_due, parse_schedule
-from .deletion import run_batch
-from .errors import LockedError, PartlyDoneError
+from .batches import faults, run_batch, said, worst
+from .cron import Schedule, latest_due, parse_schedule
+from .errors import LockedError
 from .fold import Fold
-from .pending import cure, models_behind
 from .resuming import RESUMABLE, resume
 from .workspace import Workspace
 
@@ -35,6 +30,7 @@ KEPT = "schedule"
 LOOK_SECONDS = 60
 """Between two looks at the clock, beside those at due times: one that was set, or a machine that
 slept, is noticed; what could not be done since the workspace was in use is tried again."""
+_INSTANT = timedelta(microseconds=1)
 STOPPING = "ends after the batch that runs, if any; a second signal ends it at once"
 
 Folds = Callable[[Workspace], AbstractContextManager[Fold]]
@@ -43,56 +39,65 @@ Work = Callable[[Workspace, Tell], dict[str, Any]]
 
 
 def carry_out(ws: Workspace, tell: Tell, folds: Folds, method: str) -> dict[str, Any]:
-    """Resume deletions that were interrupted, then run a batch; one line for each.
+    """Resume deletions that were interrupted, then run a batch; one line for each job.
 
-    Returns the batch's report, and the jobs ``resumed``. LockedError where another process works,
-    PartlyDoneError where one of these jobs ended so: somebody has to retry it.
+    Returns the batch's report, and the jobs ``resumed``. LockedError where another process works.
+    What goes wrong with one job, or with one data set, keeps nothing else from being done, and is
+    raised at the end: PartlyDoneError while jobs wait for somebody to retry them.
     """
-    resumed, late = [], []
+    resumed: list[int] = []
+    wrong: list[Exception] = []
+    for job in _interrupted(ws):
+        started = monotonic()
+        try:
+            # Each takes the lock, and with it a fence, of its own: one that is cancelled ends its fence.
+            with folds(ws) as fold:
+                found = resume(ws, job, fold, _silent)
+        except LockedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the batch runs all the same
+            wrong.append(error)
+            tell(f"job {job} was not resumed: {' '.join(said(error).split())}")
+            continue
+        resumed.append(job)
+        tell(f"resumed {_line(found, [job], started)}")
+    started = monotonic()
+    try:
+        with folds(ws) as fold:
+            found = run_batch(ws, fold, _silent, method)
+    except LockedError:
+        raise
+    except Exception as error:
+        raise worst([*wrong, error]) from error
+    tell(_line(found, found["jobs"], started))
+    if wrong := [*wrong, *faults(ws.ledger, found)]:
+        raise worst(wrong)
+    return {**found, "resumed": resumed}
+
+
+def _interrupted(ws: Workspace) -> list[int]:
+    """The deletion jobs that wait to be resumed; whoever has the lock knows which have lost their driver."""
     with ws.lock("scheduled batch"):
-        waiting = ws.ledger.rows(
+        rows = ws.ledger.rows(
             "SELECT id FROM jobs WHERE kind = 'deletion' "
             f"AND state IN ({','.join('?' * len(RESUMABLE))}) ORDER BY id",
             *RESUMABLE,
         )
-        for job in (row["id"] for row in waiting):
-            started = monotonic()
-            with folds(ws) as fold:
-                found = resume(ws, job, fold, _silent)
-            resumed.append(job)
-            late += [job] * bool(found["behind"])
-            tell(f"resumed {_line(found, started)}")
-        started = monotonic()
-        with folds(ws) as fold:
-            found = run_batch(ws, fold, _silent, method)
-        tell(_line(found, started))
-        late += [found["job"]] * bool(found["behind"])
-        if late:
-            raise PartlyDoneError(_waiting(ws, late))
-    return {**found, "resumed": resumed}
-
-
-def _waiting(ws: Workspace, jobs: list[int]) -> str:
-    """What partly done jobs wait for, without the errors, which may quote a row."""
-    parts = []
-    for job in jobs:
-        names = ", ".join(m["model"] for m in models_behind(ws.ledger, job))
-        parts.append(f"job {job} is partly done, behind are {names}: {cure(ws.ledger, job)}")
-    return "; ".join(parts)
+    return [row["id"] for row in rows]
 
 
 def _silent(*_: object) -> None:
     """Progress that nobody watches."""
 
 
-def _line(found: dict[str, Any], started: float) -> str:
-    """What a job did, in counts alone: logs are kept."""
+def _line(found: dict[str, Any], jobs: Sequence[int], started: float) -> str:
+    """What jobs did, in counts alone: logs are kept."""
     seconds = f"{monotonic() - started:.1f} s"
-    if found["job"] is None:
+    if not jobs:
         return f"nothing is queued, {seconds}"
     models = found["models"]
     parts = [
-        f"job {found['job']}: {found['requests']} requests",
+        f"job {', '.join(map(str, jobs))}: {found['requests']} requests",
         f"{found['rows']} rows",
         f"{len(models)} models",
         f"{len(found['receipts'])} receipts{'' if found['signed'] else ' (not signed)'}",
@@ -172,6 +177,13 @@ class Keeper:
         """The first due time to come."""
         return self._trigger.get_next_fire_time(None, self._clock())
 
+    def pause(self) -> float:
+        """Seconds to wait before the next look: to the first due time, and never many."""
+        now = self._clock()
+        due = self._trigger.get_next_fire_time(None, now + _INSTANT)
+        left = float(LOOK_SECONDS) if due is None else (due - now).total_seconds()
+        return min(float(LOOK_SECONDS), max(0.0, left))
+
     def _attempt(self) -> bool:
         """Carry out a batch; whether it was done, or failed, and need not be tried before the next."""
         try:
@@ -205,31 +217,20 @@ class Keeper:
             ws.ledger.set(KEPT, json.dumps(kept))
 
 
-def serve(keeper: Keeper, trigger: Trigger) -> str:
+def serve(keeper: Keeper) -> str:
     """Look now and at every due time, until SIGTERM or SIGINT; return the signal's name.
 
     A batch that runs then is ended first; a second signal ends the process at once, and the batch
-    is one that was interrupted. APScheduler only wakes the calling thread, which must be the main
-    one: batches run in it, one after the other, and start their workers as other commands do.
+    is one that was interrupted. Batches run in the calling thread, which must be the main one, one
+    after the other, and start their workers as other commands do. Between two looks it waits by the
+    monotonic clock: one that is set back puts off no look.
     """
     woken: SimpleQueue[str] = SimpleQueue()
-    scheduler = BackgroundScheduler(timezone=UTC)
-    scheduler.add_job(
-        woken.put,
-        OrTrigger([trigger, IntervalTrigger(seconds=LOOK_SECONDS, timezone=UTC)]),
-        ("",),
-        next_run_time=datetime.now(UTC),
-        coalesce=True,
-        misfire_grace_time=None,
-    )
     with _signals(keeper, woken):
-        scheduler.start()
-        try:
-            while not (name := woken.get()):
-                keeper.look()
-        finally:
-            scheduler.shutdown()
-    return name
+        while True:
+            keeper.look()
+            with suppress(Empty):
+                return woken.get(timeout=keeper.pause())
 
 
 @contextmanager

@@ -61,9 +61,10 @@ spec:
           # Another process works in the workspace: tried again, and not counted.
           - action: Ignore
             onExitCodes: {{containerName: expunge, operator: In, values: [75]}}
-          # Usage, or a verification that failed: trying again at once would not help.
+          # Usage, jobs that are partly done, a verification that failed: trying again at once would
+          # not help, and would end with 0 though somebody has to do something.
           - action: FailJob
-            onExitCodes: {{containerName: expunge, operator: In, values: [2, 5]}}
+            onExitCodes: {{containerName: expunge, operator: In, values: [2, 3, 5]}}
       template:
         spec:
           restartPolicy: Never

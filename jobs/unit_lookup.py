@@ -19,7 +19,11 @@ NAMED = 5
 """How many offending ids an error names."""
 _AT_ONCE = 500
 """How many units one query asks for."""
-_WORD = re.compile(r"[^\s,;:()\"']{4,}")
+SHORTEST_NAME = 4
+"""Characters of a word that is looked at."""
+_WORD = re.compile(r"[^\s,;:()\"'’/|]{4,}")
+_ENDS = re.compile(r"^\W+|\W+$")
+"""What is no letter or digit at a word's ends: a full stop, brackets, a dash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +101,13 @@ def refuse_names(
 ) -> None:
     """UsageError if a text that is to be kept in the clear names a subject that is one of the units.
 
-    Looks at whole texts and at words of four characters or more: shorter ones are numbers by chance.
+    Looks at whole texts and at words of four characters or more, as they stand and without the
+    punctuation around them: shorter ones are numbers by chance.
     """
     given = [text for text in texts if text is not None]
-    named = [*given, *(word for text in given for word in _WORD.findall(text))]
+    words = [word for text in given for word in _WORD.findall(text)]
+    bare = [_ENDS.sub("", text) for text in (*given, *words)]
+    named = [*given, *words, *(word for word in bare if len(word) >= SHORTEST_NAME)]
     if np.isin(subject_units(named, salt), np.asarray(units, np.int64)).any():
         raise UsageError(
             "reference, requester, ground and reason are kept in the clear for good, and one of them "

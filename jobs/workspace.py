@@ -152,6 +152,10 @@ class Workspace:
                 self._held = None
                 _write_holder(file, "")
 
+    def renew_fence(self) -> None:
+        """Take the fence anew, with the lock held: what a job that failed left running writes no more."""
+        self._held = self._take_fence()
+
     @classmethod
     @contextmanager
     def scheduling(cls, root: Path, purpose: str) -> Iterator[None]:

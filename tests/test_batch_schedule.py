@@ -223,10 +223,40 @@ def test_batches_never_overlap_and_a_signal_waits_for_the_one_that_runs(
     night.start()
     night.keeper._clock = lambda: datetime.now(UTC)
     before = signal.getsignal(signal.SIGTERM)
-    assert serve(night.keeper, Fifths()) == "SIGTERM"
+    assert serve(night.keeper) == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
     assert (most, ended, running) == (1, 3, 0)
     assert "SIGTERM: ends after the batch that runs" in capfd.readouterr().err
+
+
+def test_a_clock_that_is_set_back_puts_off_no_look(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks go by the monotonic clock: here the other one goes back a day at every look."""
+    monkeypatch.setattr(schedule, "LOOK_SECONDS", 0.02)
+    night.start()
+    looks: list[float] = []
+    real = night.keeper.look
+
+    def look() -> None:
+        real()
+        night.time -= DAY
+        looks.append(time.monotonic())
+        if len(looks) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(night.keeper, "look", look)
+    assert serve(night.keeper) == "SIGTERM"
+    assert len(looks) == 5
+
+
+def test_the_pause_ends_at_the_next_due_time_or_look(night: Night) -> None:
+    night.start()
+    assert night.keeper.pause() == schedule.LOOK_SECONDS
+    night.time = EVENING + timedelta(hours=6, seconds=-7)
+    assert night.keeper.pause() == 7
+    night.time = EVENING + timedelta(hours=6)
+    assert night.keeper.pause() == schedule.LOOK_SECONDS
 
 
 @pytest.fixture

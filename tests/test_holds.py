@@ -12,8 +12,8 @@ import pytest
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
+from expunge.jobs.batches import run_batch
 from expunge.jobs.cli import run
-from expunge.jobs.deletion import run_batch
 from expunge.jobs.fold import InlineFold
 from expunge.jobs.holds import list_holds, place_hold
 from expunge.jobs.plan import gather

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 from receipt_workspace import command
 
-from expunge.jobs.deletion import run_batch
+from expunge.jobs.batches import run_batch
 from expunge.jobs.errors import UsageError
 from expunge.jobs.fold import InlineFold
 from expunge.jobs.holds import lift_hold, list_holds, place_hold
@@ -105,10 +105,17 @@ class RequestLife(RuleBasedStateMachine):
     @rule(units=some_units, reference=references)
     def ask(self, units: list[int], reference: str | None) -> None:
         wanted, terms = set(units), Terms(reference=reference)
-        if reference is not None and self.asked.setdefault(reference, wanted) != wanted:
+        stands = any(
+            reference in self.names.get(number, ())
+            for number, request in self.requests.items()
+            if request.state != "cancelled"
+        )
+        if reference is not None and stands and self.asked[reference] != wanted:
             with pytest.raises(UsageError, match="other units"):
                 forget(self.ws, "t", np.array(units), terms=terms, at=self.clock)
             return
+        if reference is not None:
+            self.asked[reference] = wanted
         there = {self.current(unit) for unit in wanted} - {None}
         before = max(self.requests, default=0)
         fresh = sorted(unit for unit in wanted if self.current(unit) is None)

@@ -21,8 +21,9 @@ from expunge.jobs.request_life import Chosen, list_requests
 from expunge.jobs.request_states import Terms
 from expunge.jobs.request_times import parse_span, parse_time
 from expunge.jobs.requests import forget
-from expunge.jobs.unit_lookup import find_units
+from expunge.jobs.unit_lookup import find_units, refuse_names
 from expunge.jobs.workspace import Workspace
+from expunge.storage.cells import subject_units
 from expunge.storage.dataset import DataSet
 
 Write = Callable[..., Path]
@@ -267,6 +268,28 @@ def test_the_due_time_is_put_off_with_a_reason(cli: Cli, ws: Path) -> None:
 
 
 # ---- privacy
+
+
+def test_a_mistyped_reference_is_free_once_its_requests_are_cancelled(cli: Cli, ws: Path) -> None:
+    asked = ("forget", *DATA, "--reference", "T-1")
+    cli("forget", *DATA, "--unit", "6")
+    made = cli(*asked, "--unit", "5,6")
+    # Of the request that was there first, under another name, the reference is a further one.
+    cli("request", "cancel", ids(made)[0])
+    assert "cancel all its requests" in cli(*asked, "--unit", "50,60", code=2)
+    cli("request", "cancel", ids(made, "existing")[0])
+    assert cli(*asked, "--unit", "50,60")["queued"] == 2
+    assert "cancel all its requests" in cli(*asked, "--unit", "5,6", code=2)
+
+
+@pytest.mark.parametrize(
+    "text", ["of {}.", "{}!", "(see {}?)", "file/{}", "{}'s wish", "- {} -", "<{}>"]
+)
+def test_a_subject_is_refused_with_punctuation_around_it(text: str) -> None:
+    units = subject_units(["P-0044"], bytes(16))
+    with pytest.raises(UsageError, match="names a subject"):
+        refuse_names([text.format("P-0044")], units, bytes(16))
+    refuse_names([text.format("P-0045"), "P-004 4"], units, bytes(16))
 
 
 def test_no_subject_is_written_anywhere(

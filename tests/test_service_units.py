@@ -121,6 +121,8 @@ def test_a_cron_job_is_what_kubernetes_wants() -> None:
     assert pod["volumes"] == [{"name": "workspace", **volume}]
     rules = {r["action"]: r["onExitCodes"] for r in work["podFailurePolicy"]["rules"]}
     assert rules["Ignore"]["values"] == [75] and 75 not in rules["FailJob"]["values"]
+    # Tried again these would end with 0, or the same: usage, partly done, not verified.
+    assert {2, 3, 5} <= set(rules["FailJob"]["values"])
     assert {r["containerName"] for r in rules.values()} == {container["name"]}
 
 

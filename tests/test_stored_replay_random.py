@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.jobs import replay_versions
-from expunge.jobs.deletion import run_batch
+from expunge.jobs.batches import run_batch
 from expunge.jobs.fold import InlineFold
 from expunge.jobs.importing import make_data_set
 from expunge.jobs.kmeans_models import load_model

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from expunge.jobs import kmeans_models
+from expunge.jobs.batches import run_batch
 from expunge.jobs.console import open_fold
-from expunge.jobs.deletion import run_batch
 from expunge.jobs.fold import Fold, InlineFold
 from expunge.jobs.importing import make_data_set
 from expunge.jobs.model_family import Change, NextVersion
