@@ -18,12 +18,13 @@ from .deletion import Progress, forecast_data_set, run_data_set
 from .errors import JobError, LockedError, PartlyDoneError, VerifyError
 from .fold import Fold
 from .holds import release_ended_holds
+from .job_verifying import PASSED
 from .ledger import Ledger
 from .pending import PARTLY_DONE, check_nothing_pending, cure, models_behind, refuse_interrupted
 from .signing import signer_of
 from .workspace import Workspace
 
-SUMS = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written")
+SUMS = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written", "tasks")
 LISTS = ("receipts", "models", "behind")
 WAITING = ("interrupted", "unverified")
 """States of a job that waits to be resumed."""
@@ -53,6 +54,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
         for name in _queued(ws.ledger):
             try:
                 check_can_go_on(ws.ledger, name)
+                fold.tasks = 0  # Each job's report has its own.
                 reports += run_data_set(ws, name, last, fold, progress, method)
             except JobCancelledError:
                 raise
@@ -119,14 +121,36 @@ def joined(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found |= {name: [x for report in reports for x in report[name]] for name in LISTS}
     if failures := [x for report in reports for x in report.get("update_failures", [])]:
         found["update_failures"] = failures
-    ways = [report["verification"] for report in reports]
-    unsure = [way for way in ways if way is None or way["outcome"] != "passed"]
     return found | {
-        "tasks": max((report["tasks"] for report in reports), default=0),
         "signed": bool(reports) and all(r["signed"] for r in reports if r["receipts"]),
         "state": PARTLY_DONE if found["behind"] else "done",
-        "verification": (unsure or ways or [None])[0],
+        "verification": _joined_verification([report["verification"] for report in reports]),
     }
+
+
+def _joined_verification(ways: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What jobs verified, with the words of the one that could say least; None if one could not yet.
+
+    The scans' counts are summed; each went through all files.
+    """
+    done = [way for way in ways if way is not None]
+    if not done or len(done) < len(ways):
+        return None
+    found = dict(next((way for way in done if way["outcome"] != PASSED), done[0]))
+    found["models"] = [model for way in done for model in way["models"]]
+    found["earlier_failures"] = [failure for way in done for failure in way["earlier_failures"]]
+    for kind in ("scan", "read_back"):
+        counts = [way[kind] for way in done if way[kind] is not None]
+        if counts:
+            found[kind] = {name: _sum([count[name] for count in counts]) for name in counts[0]}
+    return found
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """The sum of numbers, or what lists have together."""
+    if isinstance(values[0], list):
+        return sorted({one for value in values for one in value})
+    return sum(values)
 
 
 def faults(ledger: Ledger, found: dict[str, Any]) -> list[Exception]:
