@@ -18,10 +18,10 @@ from .deletion import Progress, forecast_data_set, run_data_set
 from .errors import JobError, LockedError, PartlyDoneError, VerifyError
 from .fold import Fold
 from .holds import release_ended_holds
-from .job_verifying import PASSED
 from .ledger import Ledger
 from .pending import PARTLY_DONE, check_nothing_pending, cure, models_behind, refuse_interrupted
 from .signing import signer_of
+from .verification_records import INCOMPLETE, PASSED
 from .workspace import Workspace
 
 SUMS = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written", "tasks")
@@ -129,14 +129,16 @@ def joined(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _joined_verification(ways: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """What jobs verified, with the words of the one that could say least; None if one could not yet.
+    """What jobs verified; None if one could not yet.
 
+    It is incomplete where one job's is, and passed where nothing failed and something was compared.
     The scans' counts are summed; each went through all files.
     """
     done = [way for way in ways if way is not None]
     if not done or len(done) < len(ways):
         return None
-    found = dict(next((way for way in done if way["outcome"] != PASSED), done[0]))
+    by_outcome = {way["outcome"]: way for way in reversed(done)}
+    found = dict(by_outcome.get(INCOMPLETE) or by_outcome.get(PASSED) or done[0])
     found["models"] = [model for way in done for model in way["models"]]
     found["earlier_failures"] = [failure for way in done for failure in way["earlier_failures"]]
     for kind in ("scan", "read_back"):

@@ -95,7 +95,8 @@ def test_a_failure_of_another_data_set_is_not_told(
         patch.setattr("expunge.jobs.job_verifying.verify_model", lambda *_: wrong)
         cli(*BATCH, code=5)
     cli("settings", "--verify", "none")
-    done = cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    (job,) = (j["id"] for j in cli("job", "list")["jobs"] if j["state"] == "unverified")
+    done = cli("job", "resume", job, *INLINE)
     told = [checked_receipt(root, cli, f"R0000000{n}")["verification"] for n in (1, 3)]
     assert [len(v["earlier_failures"]) for v in (*told, done["verification"])] == [1, 0, 1]
     assert told[0]["earlier_failures"][0]["problem"] == "it is wrong; it is wrong"

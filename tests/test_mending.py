@@ -130,7 +130,8 @@ def test_a_sparse_model_is_mended(root: Path, cli: Cli, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr("expunge.jobs.job_verifying.verify_model", verify)
         cli(*BATCH, code=5)
-    done = cli("job", "retry", last_job(cli)["id"], *INLINE)
+    (job,) = (j["id"] for j in cli("job", "list")["jobs"] if j["state"] == "unverified")
+    done = cli("job", "retry", job, *INLINE)
     (report,) = (m for m in done["models"] if m["model"] == "sp")
     assert (report["action"], report["version"], report["exactness"]) == ("retrained", 3, "exact")
     assert cli("verify", "sp", *INLINE)["distance"] == 0.0
