@@ -12,7 +12,7 @@ from typing import Any
 
 from ..pipeline.clusterer import delete_rows
 from ..pipeline.quantized import Passes, Record, Settings
-from ..pipeline.removal import CONTINUE, REFIT, RESEED
+from ..pipeline.removal import CONTINUE, RESCALE, RESEED
 from ..pipeline.replay import NOTHING, Outcome, go_on
 from ..pipeline.stored_replay import Found, Leaving, replay
 from .forecast import ForecastPasses, PassNeeded
@@ -74,7 +74,7 @@ def _replay(
     leaving = Leaving(gathered.removed, cells * stored.layout.slots + slots)
     rows = StoredRows(stored, gathered.data_set, record.scaling, passes)
     found = replay(record, settings, leaving, stored.kept, rows)
-    return None if found.todo in (RESEED, REFIT) else found
+    return None if found.todo in (RESEED, RESCALE) else found
 
 
 def _outcome(found: Found, passes: int) -> Outcome:

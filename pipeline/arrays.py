@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache, reduce
 from itertools import pairwise
 from typing import TypeVar
@@ -203,6 +204,8 @@ class ArrayPasses(GridPasses):
     def fixed(self, scaling: Scaling) -> NDArray[np.int32]:
         """The rows on the row grid, kept for as long as the scaling stays the same."""
         known = self._scaling
+        if known is scaling:
+            return self._fixed
         if known is None or not (
             np.array_equal(known.lower, scaling.lower)
             and np.array_equal(known.factor, scaling.factor)
@@ -210,6 +213,36 @@ class ArrayPasses(GridPasses):
             self._fixed = scaling.fixed(self.x)
             self._scaling = scaling
         return self._fixed
+
+    def rescale(self, extent: Extent) -> tuple[Extent, int]:
+        """Put features whose bounds have lost their last row on the grid again, within new bounds.
+
+        extent: of the live rows, some of whose counts are 0; the rows lie on the grid by it. Returns
+        their own extent, and by how much their square sum grows, in 2^-48. Other features are not read.
+        """
+        # Interrupted from here on, all features are put on the grid anew when they are asked for.
+        self._scaling = None
+        live = self.units >= 0
+        found = replace(
+            extent,
+            lower=extent.lower.copy(),
+            upper=extent.upper.copy(),
+            lower_count=extent.lower_count.copy(),
+            upper_count=extent.upper_count.copy(),
+        )
+        grown = 0
+        for f in np.flatnonzero((extent.lower_count == 0) | (extent.upper_count == 0)).tolist():
+            column = self.x[live, f : f + 1]
+            own = extent_of(column)
+            found.lower[f], found.upper[f] = own.lower[0], own.upper[0]
+            found.lower_count[f], found.upper_count[f] = own.lower_count[0], own.upper_count[0]
+            before = self._fixed[live, f : f + 1]
+            now = Scaling.between(own.lower, own.upper).fixed(column)
+            self._fixed[live, f] = now[:, 0]
+            rows = np.zeros(len(now), np.int64)
+            grown += lloyd.square_sum(now, rows, None) - lloyd.square_sum(before, rows, None)
+        self._scaling = Scaling.between(found.lower, found.upper)
+        return found, grown
 
     def wipe(self, index: NDArray[np.intp]) -> None:
         """Overwrite rows with zeros."""

@@ -25,9 +25,9 @@ from . import quantized
 from .arrays import ArrayPasses, ordinals_of
 from .clusterer import Clusterer, Done, delete_rows
 from .fixedpoint import CENTROID_GRID, LOSS_UNIT
-from .history import UNCHANGED, History
+from .history import History
 from .quantized import Record, Settings
-from .replay import NOTHING, Outcome, Removed
+from .replay import NOTHING, UNCHANGED, Outcome, Removed
 from .validation import (
     DEFAULT_CLUSTERS,
     DEFAULT_GAMMA,

@@ -9,22 +9,23 @@ remembered answers), so that one and the same code decides what a step is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import listed, quantized
-from .arrays import ArrayPasses
-from .fixedpoint import Extent, Scaling
+from .arrays import THREAD_VALUES, ArrayPasses
+from .fixedpoint import Extent, Scaling, within
 from .incremental import Steps
+from .keyed import lattice_phase
 from .limbs import joined, limbs_of
 from .lloyd import Tally
+from .nearby import run_steps
 from .packed import Packed, delete_packed
-from .quantized import Centroids, Draw, Record, Settings, Step
-from .removal import CONTINUE, DONE, REFIT, RESEED
-from .replay import Races, known_races, refit_reason
+from .quantized import SEED, Centroids, Draw, Record, Settings, Step
+from .removal import CONTINUE, DONE, REFIT, RESCALE, RESEED
+from .replay import UNCHANGED, Races, Replayed, known_races, refit_reason
 from .seeding import Winner
 
 PER_STEP = Steps._fields[: Steps._fields.index("drift") + 1]
@@ -165,22 +166,6 @@ class _Passes:
         return tally
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a deletion came to."""
-
-    action: str
-    """``unchanged``, ``replayed`` (without a pass), ``resumed`` (with passes) or ``retrained``."""
-    first_step: int | None
-    passes: int
-    looked_at: int
-    """How often a row was looked at again, over all steps."""
-    reason: str
-
-
-UNCHANGED = Replayed("unchanged", None, 0, 0, "")
-
-
 class History:
     """The steps of a model, kept for deletion; training fills them.
 
@@ -264,7 +249,7 @@ class History:
             self._races = self._seed_races(gone)
             passes += self._complete()
             return Replayed("resumed", 0, passes, looked_at, "a seed was deleted")
-        if todo == REFIT:
+        if todo == RESCALE:
             reason = refit_reason(self._extent(), self._settings.bounds)
             return Replayed("retrained", 0, passes + self._complete(), looked_at, reason)
         passes += self._complete()
@@ -274,7 +259,16 @@ class History:
         """Do what a deletion, or the first training, has still to do; return the passes."""
         if self._todo == DONE:
             return 0
-        m = self._steps
+        m, before = self._steps, 0
+        if self._todo == RESCALE:
+            self._rescale()
+        elif self._todo == REFIT and not self._record and not m.state[1]:
+            before = self._survey()
+        # Where passes are short, what is not compiled between them takes as long as they do.
+        if self._todo == RESEED and self._rows.x.size < 2 * THREAD_VALUES:
+            before = self._run_steps()
+        if self._todo == DONE:
+            return before
         known = int(m.state[0]) if self._todo == CONTINUE else 0
         if self._todo == REFIT:
             extent, square_sum, self._races = self._rows.extent(), None, {}
@@ -284,7 +278,68 @@ class History:
         passes = _Passes(self._rows, self._room_for, known, self._races, extent, square_sum)
         self._adopt(quantized.fit(passes, self._settings), known)
         self._todo = DONE
-        return passes.passes
+        return before + passes.passes
+
+    def _survey(self) -> int:
+        """Look at the rows before the first training; return the passes.
+
+        What is to be done then are the seeds.
+        """
+        m, settings = self._steps, self._settings
+        extent = within(self._rows.extent(), settings.bounds)
+        scaling = Scaling.between(extent.lower, extent.upper)
+        self._enter_extent(extent, self._rows.square_sum(scaling))
+        for t in range(1, len(m.phase) if settings.spacing > 1 else 0):
+            m.phase[t] = lattice_phase(settings.phase_key, t, settings.spacing, m.phase.shape[1])
+        self._live, self._threshold = extent.rows, settings.small_below(extent.rows)
+        m.state[1] = len(m.phase)
+        self._todo = RESEED
+        return 1
+
+    def _enter_extent(self, extent: Extent, square_sum: int) -> None:
+        m = self._steps
+        m.lower[:], m.upper[:] = extent.lower, extent.upper
+        m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
+        m.square_sum[:] = limbs_of(square_sum)
+
+    def _rescale(self) -> None:
+        """Put the rows on the grid of the bounds that are left; what is to be done then are the seeds.
+
+        The first race asks for no feature: its winner stays, if its row does.
+        """
+        # What is interrupted from here on is done from the rows alone.
+        self._todo = REFIT
+        m, rows = self._steps, self._rows
+        extent, grown = rows.rescale(self._extent())
+        self._enter_extent(extent, joined(m.square_sum) + grown)
+        first = int(m.seeds[0])
+        unit, ordinal = self._drawn[0, 0].tolist()
+        known = Winner(0.0, unit, ordinal, rows._fixed[first].copy())
+        self._races = {(Draw(SEED, 0, 0), b""): known} if rows.units[first] >= 0 else {}
+        self._todo = RESEED
+
+    def _run_steps(self) -> int:
+        """Draw the seeds, and run the steps from there on in one go; return the passes."""
+        self._todo = REFIT
+        m, rows, settings = self._steps, self._rows, self._settings
+        extent = self._extent()
+        scaling = Scaling.between(extent.lower, extent.upper)
+        passes = _Passes(rows, self._room_for, 0, self._races, extent, None)
+        seeds = quantized.seed(passes, scaling, settings)
+        if not seeds.present.all():
+            self._todo = RESEED
+            return passes.passes
+        m.quantized[0], m.analog[0], m.phase[0] = seeds.quantized, seeds.analog, seeds.phase
+        self._drawn[0], self._drawn[1:] = seeds.drawn, -1
+        m.seeds[:] = [rows.place(*key) for key in seeds.drawn.tolist()]
+        self._fixed = rows.fixed(scaling)
+        given = settings.spacing, self._threshold, settings.max_iter
+        todo = int(run_steps(m, self._fixed, rows.units, *given))
+        if todo == DONE:
+            self._races = {}
+            self._forget_steps()
+        self._todo = todo
+        return passes.passes + int(m.state[0])
 
     def _adopt(self, record: Record, known: int) -> None:
         """Enter what training found from step ``known`` on."""
@@ -297,9 +352,7 @@ class History:
             enter_step(m, t, step)
             self._drawn[t] = step.centroids.drawn
         m.state[:] = len(record.steps)
-        m.lower[:], m.upper[:] = extent.lower, extent.upper
-        m.lower_count[:], m.upper_count[:] = extent.lower_count, extent.upper_count
-        m.square_sum[:] = limbs_of(record.square_sum)
+        self._enter_extent(extent, record.square_sum)
         self._forget_steps()
         self._threshold = self._settings.small_below(extent.rows)
         self._fixed = self._rows.fixed(record.scaling)

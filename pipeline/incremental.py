@@ -132,7 +132,7 @@ def _next_centroid(t, j, m, spacing, threshold, row, analog):  # type: ignore[no
 
 
 @njit(cache=True)
-def _move(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[no-untyped-def]
+def move_centroids(t, m, spacing, threshold, dirty, moved, row, analog):  # type: ignore[no-untyped-def]
     """Give step t its centroids after step t - 1; moved (k,) gets how far each went, in 2^-24.
 
     Only ``dirty`` ones can have moved. Returns whether all have rows, or momentum.
@@ -296,7 +296,9 @@ def open_step(t, m, fixed, removed, spacing, threshold, dirty, moved, row, analo
     (k,) gets how far each centroid went, in 2^-24; credits rise by it. Returns False, and changes
     nothing that counts, where a race decides.
     """
-    if t > 0 and (m.drawn[t] or not _move(t, m, spacing, threshold, dirty, moved, row, analog)):
+    if t > 0 and (
+        m.drawn[t] or not move_centroids(t, m, spacing, threshold, dirty, moved, row, analog)
+    ):
         return False
     for j in range(dirty.size):
         dirty[j] = False

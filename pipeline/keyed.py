@@ -89,6 +89,15 @@ def negative_log(u):  # type: ignore[no-untyped-def]
     return -(exponent * _LN2 + 2.0 * (s * p))
 
 
+@njit(cache=True, inline="always")
+def least_of_bits(bits):  # type: ignore[no-untyped-def]
+    """Return 1 - u, exactly, for the u in (0, 1) that ``exponential`` makes of a row's bits.
+
+    -ln u is not below it, and near it where it is small: most draws need no logarithm to be too large.
+    """
+    return (4503599627370495.5 - np.float64(bits >> np.uint64(12))) * 2.0**-52
+
+
 @njit(cache=True)
 def exponential(key, unit, ordinal, stage):  # type: ignore[no-untyped-def]
     """Return the row's own standard exponential draw for a stage (float64, > 0)."""

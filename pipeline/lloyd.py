@@ -177,6 +177,15 @@ def rounded_down(value):  # type: ignore[no-untyped-def]
     return near
 
 
+@njit(cache=True)
+def _margins_of_block(best, second, tolerance, margin):  # type: ignore[no-untyped-def]
+    """Fill margin (LANES,) with what is proved by two squared distances; all lanes, as vectors."""
+    for lane in range(LANES):
+        far = np.sqrt(np.float64(second[lane]) * (1.0 - tolerance))
+        near = np.sqrt(np.float64(best[lane]) * (1.0 + tolerance))
+        margin[lane] = rounded_down(far - near)
+
+
 @njit(cache=True, nogil=True)
 def assign_rows(x, units, lower, factor, centres, tolerance, labels, margins, sizes, sums):  # type: ignore[no-untyped-def]
     """Add each live row of x to its nearest centre's count and sum; write labels, margins if asked.
@@ -193,6 +202,7 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, margins, si
     best = np.empty(LANES, np.float32)
     second = np.empty(LANES, np.float32)
     label = np.empty(LANES, np.int32)
+    margin = np.empty(LANES, np.float32)
     centres32 = centres.astype(np.float32)
     limit = np.float32(tolerance)
     start = 0
@@ -203,15 +213,15 @@ def assign_rows(x, units, lower, factor, centres, tolerance, labels, margins, si
         block = load_block(x, rows, m, lower, factor, fixed)
         turn_block(block, turned)
         nearest_of_block(x, start, turned, centres32, best, second, label)
+        if margins.size and k > 1:
+            _margins_of_block(best, second, tolerance, margin)
         for lane in range(m):
             j = label[lane]
             close = k > 1 and second[lane] - best[lane] <= limit * second[lane]
             if close:
                 j = _decide(block[lane], centres)
             if margins.size and k > 1:
-                far = np.sqrt(np.float64(second[lane]) * (1.0 - tolerance))
-                near = np.sqrt(np.float64(best[lane]) * (1.0 + tolerance))
-                margins[rows[lane]] = 0.0 if close else rounded_down(far - near)
+                margins[rows[lane]] = np.float32(0.0) if close else margin[lane]
             if labels.size:
                 labels[rows[lane]] = j
             sizes[j] += 1

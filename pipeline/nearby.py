@@ -13,11 +13,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .incremental import change_cluster, look_exactly, net_shrinkage, open_step
+from .incremental import change_cluster, look_exactly, move_centroids, net_shrinkage, open_step
 from .lanes import LANES, TILE, VECTOR, at_most, lowest_bit, nearest_lanes, turn_rows
+from .limbs import loss_of
 from .listed import SPAN, make_list, start_anew, until_of
 from .lloyd import assign_rows, prefetch_row, relative_error, rounded_down
-from .removal import CONTINUE, DONE, any_moved, close_step, prepare
+from .removal import CONTINUE, DONE, any_moved, close_step, drops, prepare
 
 CLEAR = 3.0
 """A gap of two squared distances that is so many times float32's error gives a margin good enough."""
@@ -277,3 +278,30 @@ def _replay_from(  # type: ignore[no-untyped-def]
         if not close_step(t, m, moved, dirty, threshold, before):
             return DONE, first, seen, passes
     return DONE if count > max_iter else CONTINUE, first, seen, passes
+
+
+@njit(cache=True, nogil=True)
+def run_steps(m, fixed, units, spacing, threshold, max_iter):  # type: ignore[no-untyped-def]
+    """Train by passes from the seeds that step 0 has, over as many steps as there were before.
+
+    ``quantized.fit`` in one compiled call, as far as no race and no new step is needed; lattice phases are the
+    steps' own. Returns DONE or CONTINUE; ``m.state`` as in ``delete_places``.
+    """
+    k, d = m.quantized.shape[1:]
+    dirty, moved = np.ones(k, np.bool_), np.zeros(k)
+    row, analog = np.empty(d, np.int64), np.empty(d)
+    count = m.state[1]
+    for t in range(count):
+        m.state[0] = t
+        m.drawn[t] = t == 0
+        if t > 0 and not move_centroids(t, m, spacing, threshold, dirty, moved, row, analog):
+            return CONTINUE
+        _pass_over(t, fixed, units, m)
+        m.loss[t, 0], m.loss[t, 1] = loss_of(
+            m.square_sum[0], m.square_sum[1], m.quantized[t], m.sizes[t], m.sums[t]
+        )
+        m.state[0] = t + 1
+        if t > 0 and not drops(m, t):
+            m.state[1] = t + 1
+            return DONE
+    return DONE if count > max_iter else CONTINUE

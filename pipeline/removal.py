@@ -13,8 +13,9 @@ from .lanes import prefetch
 from .limbs import added, loss_of
 from .listed import unlist
 
-DONE, CONTINUE, RESEED, REFIT = 0, 1, 2, 3
-"""What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew."""
+DONE, CONTINUE, RESEED, REFIT, RESCALE = 0, 1, 2, 3, 4
+"""What a deletion has still to do: nothing; run steps from ``state[0]`` on; draw seeds again; fit anew;
+fit anew where extent and Q are known, but for features whose bounds have lost their last row."""
 
 
 @njit(cache=True)
@@ -29,7 +30,7 @@ def _ask_for(m, removed):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
-    """Take removed rows out of the extent and Q; return REFIT, RESEED, or DONE where neither."""
+    """Take removed rows out of the extent and Q; return RESCALE, RESEED, or DONE where neither."""
     code = DONE
     _ask_for(m, removed)
     lower, upper, lower_count, upper_count = m.lower, m.upper, m.lower_count, m.upper_count
@@ -39,10 +40,10 @@ def prepare(m, x, fixed, removed):  # type: ignore[no-untyped-def]
             square += np.int64(fixed[i, f]) * fixed[i, f]
             if x[i, f] == lower[f] and lower_count[f] > 0:
                 lower_count[f] -= 1
-                code = REFIT if lower_count[f] == 0 else code
+                code = RESCALE if lower_count[f] == 0 else code
             if x[i, f] == upper[f] and upper_count[f] > 0:
                 upper_count[f] -= 1
-                code = REFIT if upper_count[f] == 0 else code
+                code = RESCALE if upper_count[f] == 0 else code
         high, low = added(m.square_sum[0], m.square_sum[1], -square, 0)
         m.square_sum[0], m.square_sum[1] = high, low
         for seed in m.seeds:
@@ -83,7 +84,7 @@ def _mark_small(t, m, dirty, now, before):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _drops(m, t):  # type: ignore[no-untyped-def]
+def drops(m, t):  # type: ignore[no-untyped-def]
     """Whether step t's loss is below the one before."""
     high, before = m.loss[t, 0], m.loss[t - 1, 0]
     return high < before or (high == before and m.loss[t, 1] < m.loss[t - 1, 1])
@@ -113,7 +114,7 @@ def close_step(t, m, moved, dirty, now, before):  # type: ignore[no-untyped-def]
         )
     _mark_small(t, m, dirty, now, before)
     m.state[0] = t + 1
-    if t > 0 and not _drops(m, t):
+    if t > 0 and not drops(m, t):
         m.state[1] = t + 1
         return False
     return True

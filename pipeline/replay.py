@@ -52,6 +52,22 @@ class Outcome:
 NOTHING = Outcome("unchanged", None, 0, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a deletion came to."""
+
+    action: str
+    """``unchanged``, ``replayed`` (without a pass), ``resumed`` (with passes) or ``retrained``."""
+    first_step: int | None
+    passes: int
+    looked_at: int
+    """How often a row was looked at again, over all steps."""
+    reason: str
+
+
+UNCHANGED = Replayed("unchanged", None, 0, 0, "")
+
+
 def delete(
     record: Record,
     removed: Removed,

@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .fixedpoint import Scaling, scaling_arrays
-from .keyed import exponential
+from .keyed import exponential, keyed_bits, least_of_bits
 from .lanes import LANES
 from .lloyd import (
     exact_distance,
@@ -28,6 +28,9 @@ from .lloyd import (
     require_contiguous,
     turn_block,
 )
+
+_DOUBT = 1.0 + 2.0**-40
+"""Draws are computed to about 1e-15 of themselves: one is above its bound less this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +65,52 @@ def _comes_first(key, unit, ordinal, best):  # type: ignore[no-untyped-def]
     return ordinal < best[2]
 
 
+@njit(cache=True)
+def _least_draws(key, stage, units, ordinals, rows, m, ids, places, least):  # type: ignore[no-untyped-def]
+    """Fill least (LANES,) with what the draws of the rows at the first m of ``rows`` exceed, nearly.
+
+    ids, places: (LANES,) room. All lanes are filled, so that they go as vectors.
+    """
+    for lane in range(m):
+        ids[lane] = units[rows[lane]]
+        places[lane] = ordinals[rows[lane]]
+    for lane in range(LANES):
+        least[lane] = least_of_bits(keyed_bits(key, ids[lane], places[lane], stage))
+
+
 @njit(cache=True, nogil=True)
 def _race_uniform(units, ordinals, key, stage):  # type: ignore[no-untyped-def]
     """The race in which all rows have weight 1: return (index, key), index -1 without rows."""
+    rows, least = np.empty(LANES, np.int64), np.empty(LANES)
+    ids, places = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     best = (np.inf, np.int64(0), np.int64(0))
     winner = -1
-    for i in range(units.size):
-        if units[i] < 0:
-            continue
-        e = exponential(key, units[i], ordinals[i], stage)
-        if winner < 0 or _comes_first(e, units[i], ordinals[i], best):
-            best = (e, units[i], ordinals[i])
-            winner = i
-    return winner, best[0]
+    start = 0
+    while True:
+        m, start = gather_block(units, units, start, rows)
+        if m == 0:
+            return winner, best[0]
+        _least_draws(key, stage, units, ordinals, rows, m, ids, places, least)
+        for lane in range(m):
+            if least[lane] > best[0] * _DOUBT:
+                continue
+            i = rows[lane]
+            e = exponential(key, units[i], ordinals[i], stage)
+            if winner < 0 or _comes_first(e, units[i], ordinals[i], best):
+                best = (e, units[i], ordinals[i])
+                winner = i
 
 
 @njit(cache=True, nogil=True)
 def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage):  # type: ignore[no-untyped-def]
     """The D^2 race over x as in ``assign_rows``: return (index, key), index -1 if all weights are 0.
 
-    float32 distances rule rows out; whoever may still win is weighed in integers.
+    float32 distances, and what a draw is at least, rule rows out; whoever may still win is weighed in
+    integers.
     """
     k, d = centres.shape
+    ids, places = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    least = np.empty(LANES)
     rows = np.empty(LANES, np.int64)
     fixed = np.zeros((LANES, d), np.int32)
     turned = np.zeros((d, LANES), np.float32)
@@ -101,12 +128,16 @@ def _race_rows(x, units, ordinals, lower, factor, centres, tolerance, key, stage
         block = load_block(x, rows, m, lower, factor, fixed)
         turn_block(block, turned)
         nearest_of_block(x, start, turned, centres32, nearest, second, label)
+        _least_draws(key, stage, units, ordinals, rows, m, ids, places, least)
         for lane in range(m):
             if nearest[lane] == 0.0:
                 continue
+            limit = best[0] * (np.float64(nearest[lane]) * (1.0 + tolerance))
+            if least[lane] > limit * _DOUBT:
+                continue
             i = rows[lane]
             e = exponential(key, units[i], ordinals[i], stage)
-            if e > best[0] * (np.float64(nearest[lane]) * (1.0 + tolerance)):
+            if e > limit:
                 continue
             weight = exact_distance(block[lane], centres[0])
             for j in range(1, k):

@@ -342,7 +342,7 @@ def replay(record: Record, settings: Settings, leaving: Leaving, kept: Kept, row
     """Take rows out of a record whose steps have all their centroids; some rows must be left.
 
     Goes as far as no race and no new step is needed: where ``todo`` is CONTINUE the steps found hold
-    and training goes on from there, where it is RESEED or REFIT nothing found is of use.
+    and training goes on from there, where it is RESEED or RESCALE nothing found is of use.
     """
     return _Chain(record, settings, leaving, kept, rows).run()
 

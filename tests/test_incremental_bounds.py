@@ -206,7 +206,7 @@ def test_a_move_of_many_features_does_not_overflow() -> None:
     m.phase[1], m.quantized[1] = phase, phase - spacing
     m.sizes[0], m.sums[0] = 1, ROW_GRID
     moved, row, analog = np.zeros(1), np.empty(d, np.int64), np.empty(d)
-    assert incremental._move(1, m, spacing, 0, np.ones(1, np.bool_), moved, row, analog)
+    assert incremental.move_centroids(1, m, spacing, 0, np.ones(1, np.bool_), moved, row, analog)
     exact = 2 * 2 * spacing
     assert (m.quantized[1] == phase + spacing).all()
     assert Fraction(float(moved[0])) ** 2 >= d * exact**2

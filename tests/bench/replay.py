@@ -8,8 +8,10 @@
 Of each set and epsilon: seconds of a single random deletion, on average over all that are made, and
 scikit-learn's seconds for a fit on the rows that are left (lloyd, k-means++, n_init=1, tol=0), the median of
 retrains spread over the deletions; ``times`` is their ratio. Epsilon 0 is k-means; "rule" is the rule of
-thumb. ``loss_ratio`` is the loss a row over scikit-learn's, both on min-max scaled rows, means over as many
-starts as retrains. ``looked_at`` is rows looked at again a deletion, over all steps.
+thumb. ``loss_ratio`` is the loss a row over that of scikit-learn's retrains, both on min-max scaled rows, means
+over as many starts as retrains: its k-means++ tries several rows for each seed and keeps the best, which
+is another seeding. ``loss_ratio_same_start`` is over scikit-learn's Lloyd from the models' own seeds, on the same
+rows with as many iterations at most: what quantization costs. ``looked_at`` is rows looked at again a deletion, over all steps.
 Refits for moved scaling bounds are counted in and shown apart, with ``times_without_refits``. Where losses
 stop falling on a coarse lattice, training ends early: ``iterations`` are the model's own, and with
 ``--same-iterations`` scikit-learn makes no more than those.
@@ -17,8 +19,9 @@ stop falling on a coarse lattice, training ends early: ``iterations`` are the mo
 With ``--single`` nothing is retrained: of so many overlapping rows x 28 features and 10 clusters, the
 seconds of each single random deletion after which the model stands, over all of its 10 steps: the
 median, and what a tenth of them is below and above. Before every second one all that is kept of the
-row is read, without being counted (``read_before``): memory that has not been asked for lately may take a
-virtual machine's host a tenth of a millisecond.
+row is read, without being counted (``read_before``): the first read of two megabytes that have not been asked
+for lately may take a virtual machine's host a tenth of a millisecond, in any program. ``reading`` tells what two plain
+reads of the row's features took then.
 """
 
 from __future__ import annotations
@@ -120,9 +123,15 @@ class Taken:
         }
 
 
-def retrain(x: Rows, clusters: int, number: int, most: int) -> tuple[float, float, int]:
-    """Return scikit-learn's seconds, loss on x (n, features; scaled), and iterations, ``most`` at most."""
-    theirs = ReferenceKMeans(clusters, n_init=1, tol=0, max_iter=most, random_state=number)
+def retrain(
+    x: Rows, clusters: int, number: int, most: int, seeds: str | Rows = "k-means++"
+) -> tuple[float, float, int]:
+    """Return scikit-learn's seconds, loss on x (n, features; scaled), and iterations, ``most`` at most.
+
+    seeds: (clusters, features), scaled, or how scikit-learn finds its own.
+    """
+    options = {"init": seeds, "n_init": 1, "tol": 0, "max_iter": most, "random_state": number}
+    theirs = ReferenceKMeans(clusters, **options)
     with threadpool_limits(1), warnings.catch_warnings():
         # After the last of T steps it says that it has not converged.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -146,7 +155,8 @@ def bench(
     start = KMeans if epsilon == 0 else QKMeans
     options: dict[str, Any] = {} if epsilon == 0 else {"epsilon": epsilon}
     order = np.random.default_rng(1).permutation(len(x))[:deletions]
-    ours = [_fresh_loss(start, options, x, clusters, number) for number in range(retrains)]
+    losses = [_fresh_losses(start, options, x, clusters, number) for number in range(retrains)]
+    ours, same_start = (statistics.fmean(found) for found in zip(*losses, strict=True))
     model = start(clusters, max_iter=STEPS, random_state=0, **options).fit(x)
     model.delete(int(order[0]))
     taken, theirs = Taken(), []
@@ -170,7 +180,8 @@ def bench(
         "expunge": taken.mean(),
         "times": seconds / taken.mean(),
         "times_without_refits": seconds / taken.mean("retrained"),
-        "loss_ratio": statistics.fmean(ours) / statistics.fmean(found[1] for found in theirs),
+        "loss_ratio": ours / statistics.fmean(found[1] for found in theirs),
+        "loss_ratio_same_start": ours / same_start,
         "looked_at": taken.looked_at / (deletions - 1),
         "actions": taken.shares(),
     }
@@ -188,9 +199,10 @@ def single(rows: int, deletions: int) -> dict[str, Any]:
     del x
     model.delete(order[0])
     as_it_is, read_before = Taken(), Taken()
+    reading: list[float] = []
     for number, unit in enumerate(order[1:]):
         if number % 2:
-            _read(model, unit)
+            reading.append(_read(model, unit))
         (read_before if number % 2 else as_it_is).delete(model, unit)
     return {
         "shape": [rows, 28, 10],
@@ -199,29 +211,40 @@ def single(rows: int, deletions: int) -> dict[str, Any]:
         "deletions": deletions - 1,
         "as_it_is": _spread(as_it_is.seconds["unchanged"]),
         "read_before": _spread(read_before.seconds["unchanged"]),
+        "reading": _spread(reading),
     }
 
 
-def _read(model: KMeans, unit: int) -> None:
-    """Read all that is kept of a row; its place is its unit."""
+def _read(model: KMeans, unit: int) -> float:
+    """Read all that is kept of a row, whose place is its unit; return the seconds that its features took.
+
+    Two plain reads: what they take beyond a microsecond is the machine's.
+    """
     rows, index = model._rows, model._index
     assert model._history
     steps = model._history._steps
+    started = time.perf_counter()
+    rows.x.item(unit, 0), rows._fixed.item(unit, 0)
+    seconds = time.perf_counter() - started
     by_row: list[Rows] = [rows.x, rows._fixed, rows.units, index._ids, index._order]
     for array in (*by_row, steps.labels.T, steps.margins.T):
         array[unit].sum()
+    return seconds
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
     tenth, median, ninetieth = np.percentile(seconds, [10, 50, 90]).tolist()
-    return {"unchanged": len(seconds), "tenth": tenth, "median": median, "ninetieth": ninetieth}
+    return {"count": len(seconds), "tenth": tenth, "median": median, "ninetieth": ninetieth}
 
 
-def _fresh_loss(
+def _fresh_losses(
     start: type[KMeans], options: dict[str, Any], x: Rows, clusters: int, number: int
-) -> float:
+) -> tuple[float, float]:
+    """Return a new model's loss a row, and that of scikit-learn's Lloyd from the model's seeds."""
     model = start(clusters, max_iter=STEPS, random_state=number, provenance="none", **options)
-    return model.fit(x).inertia_ / len(x)
+    seeds = model.fit(x).record_.steps[0].centroids.analog
+    _, loss, _ = retrain(scaled_of(x), clusters, number, STEPS, seeds.astype(x.dtype))
+    return model.inertia_ / len(x), loss / len(x)
 
 
 def _epsilon(text: str) -> float | None:
