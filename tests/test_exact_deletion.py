@@ -181,7 +181,7 @@ def test_an_interrupted_replay_is_completed_by_whatever_comes_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("expunge.pipeline.quantized.fit", interrupt)
+        patch.setattr("expunge.pipeline.quantized.seed", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.delete(gone)
     kept = np.delete(np.arange(100), gone)

@@ -304,9 +304,10 @@ def test_room_is_made_for_the_steps_there_are() -> None:
 
 
 class _Interrupt:
-    """Raises KeyboardInterrupt at one line, by its number, of history, quantized and replay."""
+    """Raises KeyboardInterrupt at one line, by its number, of what a deletion runs through."""
 
-    files = tuple(str(PIPELINE / name) for name in ("history.py", "quantized.py", "replay.py"))
+    names = "history.py", "quantized.py", "replay.py", "arrays.py"
+    files = tuple(str(PIPELINE / name) for name in names)
 
     def __init__(self, at: int) -> None:
         self.left = at

@@ -11,7 +11,8 @@ retrains spread over the deletions; ``times`` is their ratio. Epsilon 0 is k-mea
 thumb. ``loss_ratio`` is the loss a row over that of scikit-learn's retrains, both on min-max scaled rows, means
 over as many starts as retrains: its k-means++ tries several rows for each seed and keeps the best, which
 is another seeding. ``loss_ratio_same_start`` is over scikit-learn's Lloyd from the models' own seeds, on the same
-rows with as many iterations at most: what quantization costs. ``looked_at`` is rows looked at again a deletion, over all steps.
+rows with as many iterations at most: what the lattice costs, and gamma's pull on small clusters. ``looked_at`` is
+rows looked at again a deletion, over all steps.
 Refits for moved scaling bounds are counted in and shown apart, with ``times_without_refits``. Where losses
 stop falling on a coarse lattice, training ends early: ``iterations`` are the model's own, and with
 ``--same-iterations`` scikit-learn makes no more than those.
