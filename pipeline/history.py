@@ -18,7 +18,6 @@ from . import listed, quantized
 from .arrays import THREAD_VALUES, ArrayPasses
 from .fixedpoint import Extent, Scaling, within
 from .incremental import Steps
-from .keyed import lattice_phase
 from .limbs import joined, limbs_of
 from .lloyd import Tally
 from .nearby import run_steps
@@ -289,8 +288,8 @@ class History:
         extent = within(self._rows.extent(), settings.bounds)
         scaling = Scaling.between(extent.lower, extent.upper)
         self._enter_extent(extent, self._rows.square_sum(scaling))
-        for t in range(1, len(m.phase) if settings.spacing > 1 else 0):
-            m.phase[t] = lattice_phase(settings.phase_key, t, settings.spacing, m.phase.shape[1])
+        for t in range(1, len(m.phase)):
+            m.phase[t] = quantized.phase_of(settings, t, m.phase.shape[1])
         self._live, self._threshold = extent.rows, settings.small_below(extent.rows)
         m.state[1] = len(m.phase)
         self._todo = RESEED

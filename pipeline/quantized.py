@@ -196,6 +196,14 @@ def seed(passes: Passes, scaling: Scaling, settings: Settings) -> Centroids:
     return Centroids(rows / (2.0 * CENTROID_GRID), (rows + 1) // 2, zero, present, drawn)
 
 
+def phase_of(settings: Settings, step: int, features: int) -> NDArray[np.int64]:
+    """Return a step's lattice phase (features,) in 2^-23: 0 without quantization."""
+    if settings.spacing == 1:
+        return np.zeros(features, np.int64)
+    phase: NDArray[np.int64] = lattice_phase(settings.phase_key, step, settings.spacing, features)
+    return phase
+
+
 def _next_centroids(
     passes: Passes, scaling: Scaling, settings: Settings, threshold: int, steps: Sequence[Step]
 ) -> Centroids:
@@ -203,10 +211,7 @@ def _next_centroids(
     last = steps[-1]
     number = len(steps)
     d = last.centroids.quantized.shape[1]
-    if settings.spacing > 1:
-        phase = lattice_phase(settings.phase_key, number, settings.spacing, d)
-    else:
-        phase = np.zeros(d, np.int64)
+    phase = phase_of(settings, number, d)
     numerator, denominator = momentum(last.tally, last.centroids.quantized, threshold)
     analog = numerator / (np.maximum(denominator, 1) * (2.0 * CENTROID_GRID))
     quantized = snap(numerator, denominator, phase, settings.spacing)

@@ -72,7 +72,7 @@ def test_three_steps_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def phase_of(key: int, step: int, spacing: int, size: int) -> np.ndarray:
         assert spacing == 4 * THIRTY_SECOND
-        return np.full(size, int(phases[step] * THIRTY_SECOND))
+        return np.full(size, int(phases.get(step, 0.0) * THIRTY_SECOND))
 
     monkeypatch.setattr(quantized, "lattice_phase", phase_of)
     monkeypatch.setattr(quantized, "seed", lambda *_: seeds)
