@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -25,6 +25,8 @@ from .workspace import Workspace
 
 LISTED = ("receipt", "request", "data", "unit_hash", "rows", "received", "issued", "key")
 """What a list of receipts tells of each."""
+OWN = ("unit_hash", "rows", "received", "due", "reference", "ground")
+"""What a receipt has of its request as it is."""
 
 
 def issue(
@@ -32,52 +34,70 @@ def issue(
 ) -> tuple[list[str], bool]:
     """Close the job: receipts out, requests done; one transaction, so none is issued twice.
 
-    verified: how each data set's deletions were verified. Returns their names, and whether they are signed: they are if the workspace has a key, and none
-    goes out if that key can't be used.
+    verified: how each data set's deletions were verified. Returns the receipts' names, and whether
+    they are signed: they are if the workspace has a key, and none goes out if that key can't be used.
+
+    Receipts are signed before the transaction, which others would have to wait for, and again if
+    somebody changed a request of them meanwhile.
     """
     ledger, signer = ws.ledger, signer_of(ws)
-    with ledger.transaction():
-        committed = ledger.job(job)["report"]["committed"]
-        erased = ledger.value("SELECT max(erased) FROM tombstones WHERE job = ?", job)
-        report = _finite({**report, "committed": committed, "erased": erased})
-        issued = now()
-        rows = ledger.rows("SELECT * FROM requests WHERE job = ? ORDER BY id", job)
-        parts = {
-            data: _part(ledger.job(job), report, data, _finite(verified[data]), issued, signer)
-            for data in sorted({row["data_set"] for row in rows})
+    committed = ledger.job(job)["report"]["committed"]
+    erased = ledger.value("SELECT max(erased) FROM tombstones WHERE job = ?", job)
+    report = _finite({**report, "committed": committed, "erased": erased})
+    while True:
+        rows = _requests_of(ledger, job)
+        parts, bodies = _made(ledger.job(job), report, verified, rows, signer)
+        with ledger.transaction():
+            if _requests_of(ledger, job) != rows:
+                continue
+            ledger.run_many(
+                "INSERT INTO receipt_parts VALUES (?, ?, ?)",
+                [(job, data, json.dumps(part)) for data, part in parts.items()],
+            )
+            ledger.run_many(
+                "INSERT INTO receipts VALUES (?, ?, ?, ?)",
+                [(b["receipt"], b["request"], job, json.dumps(b)) for b in bodies],
+            )
+            ledger.run("UPDATE requests SET state = 'done' WHERE job = ?", job)
+            key = None if signer is None else signer.key_id
+            ledger.event("receipts", {"job": job, "receipts": len(bodies), "key": key})
+            ledger.end_job(job, "done", report)
+            return [body["receipt"] for body in bodies], signer is not None
+
+
+def _requests_of(ledger: Ledger, job: int) -> list[dict[str, Any]]:
+    rows = ledger.rows("SELECT * FROM requests WHERE job = ? ORDER BY id", job)
+    return [dict(row) for row in rows]
+
+
+def _made(
+    job: dict[str, Any],
+    report: dict[str, Any],
+    verified: Mapping[str, dict[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    signer: Signer | None,
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Return the part that the receipts of each data set share, and each request's own, signed."""
+    issued = now()
+    parts = {
+        data: _part(job, report, data, _finite(verified[data]), issued, signer)
+        for data in sorted({row["data_set"] for row in rows})
+    }
+    spelt = {
+        data: {name: canonical(member) for name, member in part.items()}
+        for data, part in parts.items()
+    }
+    bodies = []
+    for row in rows:
+        own = {
+            "receipt": f"R{row['id']:08d}",
+            "request": row["id"],
+            "data": row["data_set"],
+            "issued": issued,
+            **{name: row[name] for name in OWN},
         }
-        spelt = {
-            data: {name: canonical(member) for name, member in part.items()}
-            for data, part in parts.items()
-        }
-        bodies = []
-        for row in rows:
-            own = {
-                "receipt": f"R{row['id']:08d}",
-                "request": row["id"],
-                "data": row["data_set"],
-                "unit_hash": row["unit_hash"],
-                "rows": row["rows"],
-                "received": row["received"],
-                "due": row["due"],
-                "reference": row["reference"],
-                "ground": row["ground"],
-                "issued": issued,
-            }
-            bodies.append({**own, "signature": _signature(signer, spelt[row["data_set"]], own)})
-        ledger.run_many(
-            "INSERT INTO receipt_parts VALUES (?, ?, ?)",
-            [(job, data, json.dumps(part)) for data, part in parts.items()],
-        )
-        ledger.run_many(
-            "INSERT INTO receipts VALUES (?, ?, ?, ?)",
-            [(b["receipt"], b["request"], job, json.dumps(b)) for b in bodies],
-        )
-        ledger.run("UPDATE requests SET state = 'done' WHERE job = ?", job)
-        key = None if signer is None else signer.key_id
-        ledger.event("receipts", {"job": job, "receipts": len(bodies), "key": key})
-        ledger.end_job(job, "done", report)
-    return [body["receipt"] for body in bodies], signer is not None
+        bodies.append({**own, "signature": _signature(signer, spelt[row["data_set"]], own)})
+    return parts, bodies
 
 
 def _part(

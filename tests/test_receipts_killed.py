@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from receipt_workspace import (
@@ -17,6 +18,9 @@ from receipt_workspace import (
 )
 from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
+
+from expunge.jobs.signing import Signer
+from expunge.jobs.workspace import Workspace
 
 BATCH = ("batch", "run", "--yes", *INLINE)
 
@@ -138,3 +142,24 @@ def test_a_killed_keygen_lets_nothing_go_unsigned(
     assert not list((root / "ws" / "keys").glob("*.partial"))
     cli(*BATCH)
     assert cli("receipt", "list")["receipts"][0]["key"] == made["key"]
+
+
+def test_a_request_that_is_extended_while_its_receipt_is_signed(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipts are signed before the transaction that issues them: what changed then is signed anew."""
+    signed = []
+    sign = Signer.sign
+
+    def slow(signer: Signer, *given: Any) -> Any:
+        signed.append(1)
+        if len(signed) == 2:
+            with Workspace.open(root / "ws") as other, other.ledger.transaction():
+                other.ledger.run("UPDATE requests SET due = '2031-01-02T00:00:00.000+00:00' WHERE id = 1")
+        return sign(signer, *given)
+
+    monkeypatch.setattr(Signer, "sign", slow)
+    cli(*BATCH)
+    assert len(signed) == 4
+    due = [checked_receipt(root, cli, f"R0000000{n}")["due"] for n in (1, 2)]
+    assert due[0] == "2031-01-02T00:00:00.000+00:00" != due[1]
