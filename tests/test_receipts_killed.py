@@ -155,7 +155,9 @@ def test_a_request_that_is_extended_while_its_receipt_is_signed(
         signed.append(1)
         if len(signed) == 2:
             with Workspace.open(root / "ws") as other, other.ledger.transaction():
-                other.ledger.run("UPDATE requests SET due = '2031-01-02T00:00:00.000+00:00' WHERE id = 1")
+                other.ledger.run(
+                    "UPDATE requests SET due = '2031-01-02T00:00:00.000+00:00' WHERE id = 1"
+                )
         return sign(signer, *given)
 
     monkeypatch.setattr(Signer, "sign", slow)
