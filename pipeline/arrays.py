@@ -21,6 +21,7 @@ from .quantized import Draw
 from .seeding import Winner
 
 Result = TypeVar("Result")
+READ_ONLY = "an array of the model is read-only or not in one piece: copy the model"
 THREAD_VALUES = 1 << 19
 """Values (rows x features) that are worth a thread."""
 
@@ -243,6 +244,11 @@ class ArrayPasses(GridPasses):
             grown += lloyd.square_sum(now, rows, None) - lloyd.square_sum(before, rows, None)
         self._scaling = Scaling.between(found.lower, found.upper)
         return found, grown
+
+    def check_writable(self) -> None:
+        """ValueError where rows can't be overwritten: those of a model that was loaded from mapped files."""
+        if not all(a.flags.writeable for a in (self.x, self.units, self._fixed)):
+            raise ValueError(READ_ONLY)
 
     def wipe(self, index: NDArray[np.intp]) -> None:
         """Overwrite rows with zeros."""

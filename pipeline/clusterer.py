@@ -170,6 +170,9 @@ class Clusterer(Estimator):
         """
         rows = self._rows
         removed = Removed(rows.units[places], rows.ordinals[places], rows.x[places])
+        if not len(places):
+            return self._delete_rows(removed, places)
+        rows.check_writable()
         self._unfinished = True
         rows.units[places] = -1
         done = self._delete_rows(removed, places)

@@ -16,6 +16,7 @@ from numba.experimental import structref
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from .arrays import READ_ONLY
 from .incremental import Steps
 from .nearby import delete_places
 
@@ -51,9 +52,7 @@ class Packed:
             arrays = (*steps, x, fixed, units)
             for array in arrays:
                 if not array.flags.carray:
-                    raise ValueError(
-                        "an array of the model is read-only or not in one piece: copy the model"
-                    )
+                    raise ValueError(READ_ONLY)
             t, k, d = steps.quantized.shape
             shapes = t, k, d, len(units), steps.near.shape[1], steps.starts.shape[1]
             self.table = np.array([*(array.ctypes.data for array in arrays), *shapes], np.int64)

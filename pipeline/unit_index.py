@@ -64,4 +64,5 @@ class UnitIndex:
             # A run of ids that go ends where the next one does not follow at once.
             if number + 1 == len(lefts) or lefts[number + 1] > right:
                 before = ids[start - 1] if start else ids[right] if right < len(ids) else 0
-                ids[start:right] = before
+                if start < right:
+                    ids[start:right] = before

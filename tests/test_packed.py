@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from replay_checks import check_steps, compare, overlapping, steps_of
 
-from expunge import KMeans
+from expunge import DCKMeans, KMeans
 from expunge.pipeline.packed import Packed
 
 
@@ -68,3 +70,28 @@ def test_read_only_arrays_are_refused_and_the_model_stays(which: str) -> None:
     compare(model)
     assert model.delete(5).rows == 1
     compare(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "leaving"),
+    [
+        (KMeans(4, random_state=0, provenance="none"), [5]),
+        (DCKMeans(4, n_leaves=4, random_state=0), [5]),
+        (DCKMeans(4, n_leaves=4, random_state=0, provenance="none"), [5]),
+        (KMeans(4, random_state=0), [5]),
+        (KMeans(4, random_state=0), range(600)),
+    ],
+)
+def test_a_model_of_mapped_files_answers_on_after_a_refused_deletion(
+    tmp_path: Path, model: KMeans | DCKMeans, leaving: list[int]
+) -> None:
+    x = overlapping(600, 3, 1)
+    wanted = model.fit(x).predict(x)
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    with pytest.raises(ValueError, match="read-only"):
+        mapped.delete(leaving)
+    assert mapped.delete(9999).ignored == 1
+    np.testing.assert_array_equal(mapped.predict(x), wanted)
+    own = copy.copy(mapped)
+    assert own.delete(leaving).rows == len(leaving)
