@@ -206,6 +206,7 @@ class _Features:
         return float(np.sqrt(features + self._bias))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def update_sparse(
     step: SparseStep,
     visits: SparseVisits,
@@ -220,18 +221,6 @@ def update_sparse(
     slot was not visited; keep takes an epoch's c', from which the next update starts. Where numbers
     overflow, the estimate is infinite or no number.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _updated(step, visits, stays, features, coefficients, keep)
-
-
-def _updated(
-    step: SparseStep,
-    visits: SparseVisits,
-    stays: NDArray[np.bool_],
-    features: int,
-    coefficients: Callable[[int], NDArray[np.float32]],
-    keep: Callable[[int, NDArray[np.float32]], None],
-) -> SparseUpdated:
     lazy = _Features(visits, stays, features)
     u = np.array([0.0, 1.0])
     epochs, elapsed, waited = LEAST_EPOCHS, 0, 0
