@@ -42,6 +42,8 @@ from .workspace import Workspace
 METHODS = (DELTA, PRIU, BASEL)
 HOLDS = 0.02
 """An update whose estimated error is a larger share of the change is replaced by a retrain."""
+ROUNDED = 2.0**-24
+"""Coefficients are kept as float32: of the parameters an update knows no smaller share than this."""
 RETRAIN_SHARE, RETRAIN_DISTANCE = 0.2, 0.03
 """A retrain is recommended beyond this share of deleted rows, or this estimate over the change."""
 
@@ -187,14 +189,15 @@ def _updated(work: _Work) -> _Made:
         size = float(np.linalg.norm(found.change))
     if not found.estimate <= HOLDS * size < np.inf:
         return _retrained(work, f"the update's estimated error is above {HOLDS:.0%} of the change")
-    lineage = model.lineage
+    lineage, parameters = model.lineage, model.parameters + found.change
+    rounding = ROUNDED * float(np.linalg.norm(parameters))
     lineage = replace(
         lineage,
         rows=work.left,
-        estimate=lineage.estimate + found.estimate,
+        estimate=lineage.estimate + found.estimate + rounding,
         change=lineage.change + size,
     )
-    contents = Contents(model.parameters + found.change, lineage, coefficients)
+    contents = Contents(parameters, lineage, coefficients)
     reason = f"{work.gone} training row{' was' if work.gone == 1 else 's were'} deleted"
     told = _told("updated", change.method, reason, size, seconds)
     return _Made(contents, {**told, "passes": found.readings, "exactness": _exactness(False)})

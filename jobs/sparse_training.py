@@ -195,7 +195,10 @@ def _provenance(training: Training, rows: SparseModelRows, asked: str | None) ->
     if 2 * size <= memory and size <= disk:
         return COEFFICIENTS, "fits" if asked is None else "asked for"
     if asked is not None:
-        raise JobError(f"provenance={asked} needs {needs}; {room}: raise --memory, --disk")
+        raise JobError(
+            f"provenance={asked} needs {needs}; {room}: raise --memory, "
+            f"--disk, or give -p provenance={NO_PROVENANCE}, with which every deletion trains anew"
+        )
     return NO_PROVENANCE, f"{COEFFICIENTS} needs {needs}, but {room}"
 
 

@@ -184,6 +184,21 @@ def test_rows_as_large_and_small_as_float32_holds(cli: Cli, tmp_path: Path, size
     assert checked["intact"] and checked["distance"] <= 1e-4 * checked["change"]
 
 
+def test_rows_without_features_are_known_to_rounding(cli: Cli, tmp_path: Path) -> None:
+    """Only the bias moves: an estimate of nothing would make a failure of float32's rounding."""
+    path = tmp_path / "empty.svmlight"
+    path.write_text("1\n-1\n" * 30)
+    cli("init", tmp_path / "ws")
+    cli("data", "import", "s", path, "--format", "svmlight")
+    train(cli, "-p", "iterations=40", "-p", "batch_size=10")
+    cli("settings", "--verify", "retrain")
+    for units in (range(2), range(2, 5)):
+        assert delete(cli, units)["action"] == "updated"
+    checked = cli("verify", "m", *INLINE)
+    assert 0 < checked["estimate"] < 1e-4 * checked["change"]
+    assert len(cli("receipt", "list")["receipts"]) == 5
+
+
 def test_three_labels_are_refused(cli: Cli, tmp_path: Path) -> None:
     cli("init", tmp_path / "ws")
     x, y = problem(60)
