@@ -338,7 +338,9 @@ class History:
             self._races = {}
             self._forget_steps()
         self._todo = todo
-        return passes.passes + int(m.state[0])
+        ran = int(m.state[0])
+        rows.passes += ran
+        return passes.passes + ran
 
     def _adopt(self, record: Record, known: int) -> None:
         """Enter what training found from step ``known`` on."""
