@@ -134,7 +134,7 @@ def changed(value: Any) -> list[Any]:
     if isinstance(value, int | float):
         return [value + 1, -value - 1, str(value), None]
     if isinstance(value, str):
-        near = value[:-1] + chr(ord(value[-1]) ^ 1) if value else "x"
+        near = value[:-1] + ("1" if value.endswith("0") else "0")  # A digit of a key, too.
         return [near, f"{value} ", value.upper() if value.upper() != value else "", None]
     return [0, "x", [None], {"x": None}]
 

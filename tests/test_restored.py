@@ -84,7 +84,7 @@ def test_an_interrupted_refit_leaves_the_old_model_whole(monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(quantized, "fit", interrupt)
+        patch.setattr(quantized, "seed", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.fit(x[:100])
     with pytest.raises(ValueError, match="only 100 rows"):
