@@ -19,15 +19,21 @@ from .errors import JobError, LockedError, PartlyDoneError, VerifyError
 from .fold import Fold
 from .holds import release_ended_holds
 from .ledger import Ledger
-from .pending import PARTLY_DONE, check_nothing_pending, cure, models_behind, refuse_interrupted
+from .pending import (
+    PARTLY_DONE,
+    WAITING,
+    check_nothing_pending,
+    cure,
+    interrupted,
+    models_behind,
+    refuse_interrupted,
+)
 from .signing import signer_of
 from .verification_records import INCOMPLETE, PASSED
 from .workspace import Workspace
 
 SUMS = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes_written", "tasks")
 LISTS = ("receipts", "models", "behind")
-WAITING = ("interrupted", "unverified")
-"""States of a job that waits to be resumed."""
 WORST = (VerifyError, LockedError, JobError, PartlyDoneError)
 """The errors that end a batch, the worst first: what needs somebody at once, then what waits."""
 _TOLD = (JobError, StorageError, OSError, DatabaseError)
@@ -98,7 +104,7 @@ def check_can_go_on(ledger: Ledger, name: str) -> None:
         "AND j.kind = 'deletion' AND j.state IN (?, ?)",
         *(name, *WAITING),
     ):
-        raise _unfinished(ledger, row["id"], WAITING[0])
+        raise interrupted(row["id"])
     try:
         check_nothing_pending(ledger, name)
     except JobError as error:
@@ -178,7 +184,7 @@ def faults(ledger: Ledger, found: dict[str, Any]) -> list[Exception]:
 def _unfinished(ledger: Ledger, job: int, state: str) -> JobError:
     """What to say of a job that waits for somebody."""
     if state != PARTLY_DONE:
-        return JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
+        return interrupted(job)
     names = ", ".join(m["model"] for m in models_behind(ledger, job))
     behind = f", behind are {names}" if names else ""
     return PartlyDoneError(f"job {job} is partly done{behind}: {cure(ledger, job)}")

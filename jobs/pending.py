@@ -17,6 +17,8 @@ from .ledger import Ledger
 
 PARTLY_DONE = "partly done"
 """The state of a job, and of its requests, while models are behind or the rows wait for the erasure."""
+WAITING = ("interrupted", "unverified")
+"""States of a job that waits to be resumed."""
 
 
 def check_nothing_pending(ledger: Ledger, data_set: str) -> None:
@@ -46,15 +48,18 @@ def open_readable(ledger: Ledger, data_set: str, root: Path) -> tuple[dict[str, 
     return ledger.open_data_set(data_set, root)
 
 
-def refuse_interrupted(
-    ledger: Ledger, states: Sequence[str] = ("interrupted", "unverified")
-) -> None:
+def refuse_interrupted(ledger: Ledger, states: Sequence[str] = WAITING) -> None:
     """JobError while a deletion job waits to be resumed, in one of these states."""
     marks = ",".join("?" * len(states))
     query = f"SELECT id FROM jobs WHERE kind = 'deletion' AND state IN ({marks})"
     job = ledger.value(query, *states)
     if job is not None:
-        raise JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
+        raise interrupted(job)
+
+
+def interrupted(job: int) -> JobError:
+    """What to say of a deletion job that waits to be resumed."""
+    return JobError(f"deletion job {job} was interrupted: run expunge job resume {job} first")
 
 
 def models_behind(ledger: Ledger, job: int) -> list[dict[str, Any]]:
