@@ -12,14 +12,16 @@ from ..pipeline.estimate import (
     MOST_ROWS,
     Estimate,
     estimate_distance,
+    rounding_error,
     sample_size,
     strata,
     update_work,
 )
 from ..pipeline.forces import Batches, Strata
 from ..pipeline.left_out import Course, apart, frozen_error, together, truncation_error
+from ..pipeline.losses import Loss
 from ..pipeline.projection_error import projection_error
-from ..pipeline.regression import FROZEN, LOWRANK, MEANS, NO_PROVENANCE, PROJECTED
+from ..pipeline.regression import EXACT, FROZEN, LOWRANK, MEANS, NO_PROVENANCE, PROJECTED
 from ..pipeline.remainders import Rows
 from ..pipeline.update import Updated
 from ..pipeline.visits import Leaving
@@ -50,6 +52,13 @@ def estimate_update(
         return _from_optimum(model, leaving), 0, perf_counter() - started
     if not len(outcome.when):
         return apart(Estimate(0.0, 0.0, 0.0), outcome.updated), 0, perf_counter() - started
+    # As delta has it: its change is where its starts end.
+    by_delta = Updated(outcome.updated.starts[-1], outcome.updated.starts)
+    precision = PRECISION[settings.dtype]
+    if settings.provenance == EXACT and settings.loss == Loss.LINEAR:
+        w = model.parameters.reshape(1, -1)
+        found = rounding_error(by_delta, w, precision)
+        return apart(found, outcome.updated), 0, perf_counter() - started
     averaged = settings.provenance in MEANS
     with one_blas_thread():
         blocks = settings.composed
@@ -66,8 +75,6 @@ def estimate_update(
         batches = Batches(before, after, rows.schedule.per_epoch)
         trajectory = _near_middles(model, spans, outcome)
         gone = Rows(leaving.rows, leaving.labels)
-        # As delta has it: its change is where its starts end.
-        by_delta = Updated(outcome.updated.starts[-1], outcome.updated.starts)
         found = estimate_distance(
             settings.descent,
             by_delta,
@@ -76,7 +83,7 @@ def estimate_update(
             sample,
             gone,
             batches,
-            PRECISION[settings.dtype],
+            precision,
         )
         course = Course(settings.descent, spans, trajectory, by_delta, sample)
         if settings.provenance == LOWRANK:

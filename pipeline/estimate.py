@@ -122,11 +122,10 @@ def estimate_distance(
         raise ValueError(
             f"the sample has {len(sample.rows)} live rows; it needs 2, better {LEAST_ROWS}"
         )
-    farthest = float(longest(updated.starts))
-    rounding = _rounding(farthest, trajectory, precision)
+    rounding = rounding_error(updated, trajectory, precision)
     exactly = descent.loss == Loss.LINEAR and not spans.averaged
-    if exactly or farthest == 0.0:
-        return Estimate(0.0, 0.0, rounding)
+    if exactly or not updated.starts.any():
+        return rounding
     gone = leaving.thinned(GONE_ROWS)
     deletion = Deletion(descent, spans, trajectory, sample, gone, batches)
     found = averaged_error if spans.averaged else exact_error
@@ -135,7 +134,19 @@ def estimate_distance(
     trend = max(gap / 16.0, product)
     # An error beyond the change itself says only that the update failed.
     largest = float(longest(updated.starts[-2:]))
-    return Estimate(min(trend**0.5, largest), min(squares**0.5, largest), rounding)
+    return Estimate(min(trend**0.5, largest), min(squares**0.5, largest), rounding.rounding)
+
+
+def rounding_error(updated: Updated, trajectory: Vectors, precision: float = 0.0) -> Estimate:
+    """Return what numbers' rounding alone makes: all there is for linear models, exact curvature.
+
+    trajectory: (S, P) w_t, the last of them near the end. precision: as ``estimate_distance`` has it.
+    Float64's share, and the stored curvature's: its entries' errors are independent.
+    """
+    change = float(longest(updated.starts))
+    scale = change + float(longest(trajectory[-1:]))
+    stored = precision * change / float(np.sqrt(trajectory.shape[1]))
+    return Estimate(0.0, 0.0, 2.0 * EPSILON * scale + stored)
 
 
 def exact_error(deletion: Deletion, updated: Updated) -> tuple[float, float, float]:
@@ -181,10 +192,3 @@ def _ends(
         for p, means in zip(parts, forces.means, strict=True)
     )
     return one, other
-
-
-def _rounding(change: float, trajectory: Vectors, precision: float) -> float:
-    """Float64's share, and the stored curvature's: its entries' errors are independent."""
-    scale = change + float(longest(trajectory[-1:]))
-    stored = precision * change / float(np.sqrt(trajectory.shape[1]))
-    return 2.0 * EPSILON * scale + stored

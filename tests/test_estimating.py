@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from regression_workspace import AVERAGED, opened, start, stored_rows, train
+from regression_workspace import AVERAGED, EXACT, opened, start, stored_rows, train
 from support import Cli
 
 from expunge.jobs.estimating import estimate_update, sample_rows
 from expunge.jobs.regression_rows import RegressionRows
+from expunge.jobs.train_regression import descend_stored
 from expunge.jobs.update_outcome import Outcome
 from expunge.jobs.update_regression import update_stored
 from expunge.pipeline.visits import Leaving
@@ -85,3 +86,23 @@ def test_what_lies_far_from_a_middle_is_read(cli: Cli, tmp_path: Path) -> None:
     found = estimate_update(model, rows, gone, few)[0]
     again = estimate_update(model, rows, gone, replace(outcome, known=None))[0]
     assert found == again
+
+
+def test_exact_curvature_of_a_linear_model_leaves_rounding_alone(cli: Cli, tmp_path: Path) -> None:
+    start(cli, tmp_path, "linear")
+    train(cli, "m", "linear", *EXACT)
+    rows, model = stored_rows(tmp_path, "m"), opened(tmp_path, "m")
+    slots = np.flatnonzero(rows.units(0) >= 0)[:9]
+    x, labels = rows.data_set.read_cell(0), rows.data_set.read_labels(0)
+    assert labels is not None
+    y, cells = labels[slots].astype(np.float64), np.zeros(len(slots), np.int64)
+    gone = Leaving(rows.design.take(x, slots), y, cells, slots)
+    outcome = update_stored(model, rows, gone, "delta")
+    assert len(outcome.when)
+    with metered() as used:
+        found, looked_at, _ = estimate_update(model, rows, gone, outcome)
+    assert (looked_at, used.files, used.bytes_read) == (0, 0, 0)
+    assert found.trend == found.fluctuation == 0.0
+    w, _ = descend_stored(replace(rows, excluded={0: slots}), None, lambda _: None, fused=True)
+    distance = np.linalg.norm(model.parameters + outcome.updated.change.reshape(w.shape) - w)
+    assert 0.1 * distance <= found.distance <= 1e-10 * np.linalg.norm(w)
