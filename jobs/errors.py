@@ -6,6 +6,8 @@ JobError            1  the job failed, or what was asked for can't be done now
 ├── HeldError       4  a hold keeps it back
 ├── VerifyError     5  a verification failed
 └── LockedError    75  somebody else holds the workspace; try again
+
+ClusterLostError stands beside them: never what a model is at fault for.
 """
 
 from __future__ import annotations
@@ -49,3 +51,7 @@ class LockedError(JobError):
 
 class DivergenceError(JobError):
     """A descent grew without bound on the rows and settings it was given."""
+
+
+class ClusterLostError(ConnectionError):
+    """The cluster's scheduler is gone, or gives no answer any more."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from distributed.client import FutureCancelledError
 from distributed.comm.core import CommClosedError
 
 from ..storage import files
+from .errors import ClusterLostError
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -30,13 +31,11 @@ RETRIES = 5
 """How often a task is tried again after its worker died."""
 CHECK_SECONDS = 0.5
 """How often is checked, while tasks run, whether they are still wanted."""
-CLUSTER_LOST: tuple[type[Exception], ...] = (
-    CommClosedError,
-    FutureCancelledError,
-    ConnectionError,
-    TimeoutError,
-)
-"""Errors of a cluster that is gone."""
+CLUSTER_LOST: tuple[type[Exception], ...] = (CommClosedError, ConnectionError, TimeoutError)
+"""Errors of a cluster that is gone; ClusterLostError is a ConnectionError."""
+_NO_ANSWER = (UnboundLocalError, FutureCancelledError, CommClosedError)
+"""What the client's own calls raise where no answer comes. ``distributed.utils.sync`` returns a variable
+that is unbound where its wait was cancelled."""
 
 
 def unchecked() -> None:
@@ -125,12 +124,14 @@ class DaskFold:
     @property
     def workers(self) -> int:
         """Threads of all workers."""
-        return max(1, int(sum(self._client.nthreads().values())))
+        with _answering(self._client) as client:
+            return max(1, int(sum(client.nthreads().values())))
 
     @property
     def memory_limit(self) -> int | None:
         """The least limit of a worker; Dask says 0 for none."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        with _answering(self._client) as client:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [int(w["memory_limit"]) for w in workers if w["memory_limit"]]
         return min(limits, default=None)
 
@@ -147,30 +148,58 @@ class DaskFold:
     ) -> Result:
         self.check()
         self.tasks += len(pieces)
-        client = self._client
+        result, meter = self._awaited(self._submitted(task, pieces, merge))
+        files.absorb(meter)
+        return result  # type: ignore[no-any-return]
+
+    def _submitted(
+        self,
+        task: Callable[[Piece], Result],
+        pieces: Sequence[Piece],
+        merge: Callable[[Result, Result], Result],
+    ) -> Future:
+        """The future of a fold's result."""
         # Two runs over the same cells may see different rows: results must never be remembered.
         options: dict[str, Any] = {"pure": False, "retries": RETRIES}
-        with warnings.catch_warnings():
+        with _answering(self._client) as client, warnings.catch_warnings():
             # A task may have to bring rows that are to be deleted: they are nowhere else to be read.
             warnings.filterwarnings("ignore", message="Sending large graph")
             futures = client.map(_measured, [(task, piece) for piece in pieces], **options)
-        while len(futures) > 1:
-            futures = [
-                client.submit(_merged, merge, futures[i : i + FAN_IN], **options)
-                for i in range(0, len(futures), FAN_IN)
-            ]
-        result, meter = self._awaited(futures[0])
-        files.absorb(meter)
-        return result  # type: ignore[no-any-return]
+            while len(futures) > 1:
+                futures = [
+                    client.submit(_merged, merge, futures[i : i + FAN_IN], **options)
+                    for i in range(0, len(futures), FAN_IN)
+                ]
+        only: Future = futures[0]
+        return only
 
     def _awaited(self, future: Future) -> Any:
         """A future's result. Where the check raises all futures are let go, and tasks that have not begun."""
         while not future.done():
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), _answering(future.client, future):
                 return future.result(timeout=CHECK_SECONDS)
             self.check()
         # What is done may take its time to come here, or may have raised a TimeoutError of its own.
-        return future.result()
+        with _answering(future.client, future):
+            return future.result()
+
+
+@contextmanager
+def _answering(client: Client, future: Future | None = None) -> Iterator[Client]:
+    """Raise ClusterLostError in place of what a call of the client raises where the cluster is gone.
+
+    future: whose result is asked for; an error that its task raised stays what it is.
+    """
+    try:
+        yield client
+    except Exception as error:
+        if future is not None and future.status == "error":
+            raise
+        if isinstance(error, _NO_ANSWER) or client.status != "running":
+            raise ClusterLostError(
+                f"the connection to the cluster was lost ({type(error).__name__})"
+            ) from error
+        raise
 
 
 def _measured(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, files.Meter]:
