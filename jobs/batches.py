@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from sqlite3 import DatabaseError
 from typing import Any
 
 from ..pipeline.regression import DELTA
 from ..storage.errors import StorageError
 from .cancelling import JobCancelledError
 from .deletion import Progress, forecast_data_set, run_data_set
+from .error_texts import told
 from .errors import JobError, LockedError, PartlyDoneError, VerifyError
 from .fold import Fold
 from .holds import release_ended_holds
@@ -36,8 +36,6 @@ SUMS = ("requests", "units", "rows", "cells", "cells_read", "bytes_read", "bytes
 LISTS = ("receipts", "models", "behind")
 WORST = (VerifyError, LockedError, JobError, PartlyDoneError)
 """The errors that end a batch, the worst first: what needs somebody at once, then what waits."""
-_TOLD = (JobError, StorageError, OSError, DatabaseError)
-"""Errors whose text may be told; that of others may quote a row."""
 
 
 def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA) -> dict[str, Any]:
@@ -72,7 +70,7 @@ def run_batch(ws: Workspace, fold: Fold, progress: Progress, method: str = DELTA
         if not reports:
             _raise_all([error for _, error in problems])
             refuse_interrupted(ws.ledger)
-    return joined(reports) | {"skipped": [_told(name, error) for name, error in problems]}
+    return joined(reports) | {"skipped": [_skipped(name, error) for name, error in problems]}
 
 
 def forecast(ws: Workspace, fold: Fold, method: str = DELTA) -> dict[str, Any]:
@@ -86,7 +84,7 @@ def forecast(ws: Workspace, fold: Fold, method: str = DELTA) -> dict[str, Any]:
             units, cells, models = forecast_data_set(ws, name, fold, method)
         except (JobError, StorageError) as error:
             errors.append(error)
-            found["skipped"].append(_told(name, error))
+            found["skipped"].append(_skipped(name, error))
             continue
         found["models"] += models
         found |= {"requests": found["requests"] + units, "cells": found["cells"] + cells}
@@ -167,18 +165,18 @@ def faults(ledger: Ledger, found: dict[str, Any]) -> list[Exception]:
     Jobs that an earlier batch left so are told too, while they stand.
     """
     kinds = {kind.__name__: kind for kind in WORST}
-    told: list[Exception] = [
+    wrong: list[Exception] = [
         kinds.get(one["error"], JobError)(f"data set {one['data']}: {one['problem']}")
         for one in found["skipped"]
     ]
-    said = " ".join(map(str, told))
+    said = " ".join(map(str, wrong))
     for row in ledger.rows(
         "SELECT id, state FROM jobs WHERE kind = 'deletion' AND state IN (?, ?, ?) ORDER BY id",
         *(PARTLY_DONE, *WAITING),
     ):
         if re.search(rf"\bjob {row['id']}\b", said) is None:
-            told.append(_unfinished(ledger, row["id"], row["state"]))
-    return told
+            wrong.append(_unfinished(ledger, row["id"], row["state"]))
+    return wrong
 
 
 def _unfinished(ledger: Ledger, job: int, state: str) -> JobError:
@@ -195,15 +193,8 @@ def worst(errors: Sequence[Exception]) -> Exception:
     if len(errors) == 1:
         return errors[0]
     kinds = [next((k for k in WORST if type(e) is k), JobError) for e in errors]
-    text = "; ".join(dict.fromkeys(said(error) for error in errors))
+    text = "; ".join(dict.fromkeys(told(error) for error in errors))
     return min(kinds, key=WORST.index)(text)
-
-
-def said(error: Exception) -> str:
-    """An error's text, or of one that may quote a row its kind."""
-    if isinstance(error, _TOLD):
-        return str(error)
-    return f"unexpected {type(error).__name__}"
 
 
 def _raise_all(errors: Sequence[Exception]) -> None:
@@ -219,5 +210,5 @@ def _queued(ledger: Ledger) -> list[str]:
     return [row["data_set"] for row in rows]
 
 
-def _told(name: str, error: Exception) -> dict[str, Any]:
-    return {"data": name, "error": type(error).__name__, "problem": said(error)}
+def _skipped(name: str, error: Exception) -> dict[str, Any]:
+    return {"data": name, "error": type(error).__name__, "problem": told(error)}

@@ -21,6 +21,7 @@ from ..cluster.errors import BadClusterError
 from ..storage.errors import BadInputError
 from .command_table import LazyGroup
 from .console import PLAIN, Json, Session, session
+from .error_texts import told
 from .errors import JobError
 from .workspace import Workspace
 
@@ -99,8 +100,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - a person gets a line, not a traceback
         if debug:
             traceback.print_exc()
-        kind = type(error).__name__
-        sys.stderr.write(f"error: unexpected {kind}: {error}; --debug shows where\n")
+        sys.stderr.write(f"error: {told(error)}; --debug shows more\n")
         return 1
     return 0
 

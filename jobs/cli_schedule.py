@@ -15,7 +15,6 @@ import typer
 from ..pipeline.regression import DELTA, METHODS
 from .cli_deletion import batch
 from .console import (
-    PLAIN,
     Cluster,
     Json,
     MemoryLimit,
@@ -107,7 +106,7 @@ def _serve(root: Path, due: Schedule, folds: Folds, method: str, catch_up: bool)
     work = partial(carry_out, folds=folds, method=method)
     with Workspace.open(root) as ws, folds(ws):
         pass  # Both are only tried here: nothing stays open between batches.
-    keeper = Keeper(root, due, work, _tell, PLAIN)
+    keeper = Keeper(root, due, work, _tell)
     with Workspace.scheduling(root, f"scheduler '{due.text}' {due.zone_name}"):
         keeper.begin(catch_up)
         _tell(f"scheduler of '{due.text}' {due.zone_name}; next due {keeper.next_due()}")

@@ -18,8 +18,9 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from .batches import faults, run_batch, said, worst
+from .batches import faults, run_batch, worst
 from .cron import Schedule, latest_due, parse_schedule
+from .error_texts import told
 from .errors import LockedError
 from .fold import Fold
 from .resuming import RESUMABLE, resume
@@ -57,7 +58,7 @@ def carry_out(ws: Workspace, tell: Tell, folds: Folds, method: str) -> dict[str,
             raise
         except Exception as error:  # noqa: BLE001 - the batch runs all the same
             wrong.append(error)
-            tell(f"job {job} was not resumed: {' '.join(said(error).split())}")
+            tell(f"job {job} was not resumed: {_said(error)}")
             continue
         resumed.append(job)
         tell(f"resumed {_line(found, [job], started)}")
@@ -84,6 +85,11 @@ def _interrupted(ws: Workspace) -> list[int]:
             *RESUMABLE,
         )
     return [row["id"] for row in rows]
+
+
+def _said(error: Exception) -> str:
+    """What a log may say of an error, in one line."""
+    return " ".join(told(error).split())
 
 
 def _silent(*_: object) -> None:
@@ -117,17 +123,14 @@ class Keeper:
         schedule: Schedule,
         work: Work,
         tell: Tell,
-        plain: tuple[type[Exception], ...],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """plain: errors whose text may be told; of others, which may quote a row, the kind is."""
         self.batches = self.failed = 0
         self._root = root
         self._schedule = schedule
         self._trigger = schedule.trigger()
         self._work = work
         self._tell = tell
-        self._plain = plain
         self._clock = clock
         self._carried = clock()
         self._due: datetime | None = None
@@ -167,7 +170,7 @@ class Keeper:
         try:
             self._keep()
         except Exception as error:  # noqa: BLE001 - the scheduler lives on
-            self._tell(f"the ledger can't keep that this batch was run: {self._said(error)}")
+            self._tell(f"the ledger can't keep that this batch was run: {_said(error)}")
 
     def stop(self) -> None:
         """Begin no further batch."""
@@ -196,15 +199,9 @@ class Keeper:
             return False
         except Exception as error:  # noqa: BLE001 - the scheduler lives on
             self.failed += 1
-            self._tell(f"failed: {self._said(error)}")
+            self._tell(f"failed: {_said(error)}")
         self.batches += 1
         return True
-
-    def _said(self, error: Exception) -> str:
-        """An error in one line."""
-        if isinstance(error, self._plain):
-            return " ".join(str(error).split())
-        return f"unexpected {type(error).__name__}; expunge --debug batch run shows where"
 
     def _keep(self) -> None:
         """Write down which schedule is carried out, and until when."""

@@ -23,7 +23,7 @@ from support import INLINE, Cli
 from test_interrupted import Killed, kill_at
 
 from expunge.jobs import schedule
-from expunge.jobs.console import PLAIN, open_fold
+from expunge.jobs.console import open_fold
 from expunge.jobs.cron import parse_schedule
 from expunge.jobs.errors import JobError, LockedError
 from expunge.jobs.schedule import KEPT, Keeper, Tell, carry_out, serve
@@ -57,7 +57,7 @@ class Night:
     def start(self, cron: str = NIGHTLY, zone: str = "UTC", catch_up: bool = True) -> None:
         """A new process begins."""
         due = parse_schedule(cron, zone)
-        self.keeper = Keeper(self.root, due, self.work, self.log.append, PLAIN, lambda: self.time)
+        self.keeper = Keeper(self.root, due, self.work, self.log.append, lambda: self.time)
         self.keeper.begin(catch_up)
 
     def look(self, after: timedelta = timedelta()) -> int:

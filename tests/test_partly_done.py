@@ -183,7 +183,7 @@ def test_where_all_models_fail_nothing_is_committed(
     before = end_state(cli)["digests"]
     with monkeypatch.context() as patch:
         patch.setattr("expunge.jobs.kmeans_models.next_version", failing(ValueError("no")))
-        assert "no" in cli(*BATCH, code=1)
+        assert "unexpected ValueError in jobs." in cli(*BATCH, code=1)
     assert last_job(cli)["state"] == "failed" and request_states(root) == {"queued"}
     assert end_state(cli)["digests"] == before
 
@@ -282,12 +282,16 @@ def test_a_scan_does_not_let_one_damaged_model_stop_the_others(root: Path, cli: 
     assert told["outcome"] == "incomplete" and "encodings of km as before" in told["what"]
 
 
-@pytest.mark.parametrize("way", ["partly", "committed"])
+@pytest.mark.parametrize("way", ["queued", "partly", "committed"])
 def test_an_unexpected_error_is_not_quoted(
     root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Its text may be a row's value; those of the program's own types are, and so is the file."""
-    if way == "partly":
+    if way == "queued":
+        monkeypatch.setattr("expunge.jobs.deletion.gather", failing(IndexError("secret 7.25")))
+        error = str(cli(*BATCH, code=1))
+        assert "error: unexpected IndexError in jobs.deletion, line" in error
+    elif way == "partly":
         monkeypatch.setattr(regression_models, "next_version", failing(ValueError("secret 7.25")))
         found, error = run_partly(root, *BATCH)
         assert found["behind"][0]["problem"].startswith(
