@@ -1,8 +1,8 @@
 """Commands by name, and the group that loads a command's module when the command is given.
 
 Deletion and training import Numba, Dask and more, which takes seconds; a command that needs none of
-them, such as those of requests, holds and receipts, and ``--help`` start without. A module of such
-commands imports what is heavy inside the command that needs it.
+them, such as those of requests, holds and receipts, ``job list``, and ``--help`` start without. A
+module of such commands imports what is heavy inside the command that needs it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PLACES = {
     "request": Place("Requests: list, show, cancel, extend.", ["cli_requests"]),
     "hold": Place("Holds on deletion: place, list, show, lift.", ["cli_holds"]),
     "batch": Place("Deletion batches.", ["cli_deletion", "cli_schedule"]),
-    "job": Place("Jobs: list, show, resume, retry, cancel.", ["cli_deletion"]),
+    "job": Place("Jobs: list, show, resume, retry, cancel.", ["cli_jobs"]),
     "receipt": Place("Receipts: list, show, verify, keygen.", ["cli_receipts"]),
     "settings": Place("Show the workspace's settings, or change them.", ["cli_settings"]),
     "scan": Place(

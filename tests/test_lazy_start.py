@@ -40,6 +40,9 @@ LIGHT = [
     "hold lift 1",
     "receipt keygen",
     "receipt list",
+    "job list",
+    "job show 1",
+    "job --help",
     "model list",
     "model --help",
 ]

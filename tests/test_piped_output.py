@@ -57,6 +57,6 @@ def test_job_cancel_says_what_became_of_the_job(
     def cancel(_: Any, job: int) -> dict[str, Any]:
         return {"job": job, "state": state}
 
-    monkeypatch.setattr("expunge.jobs.cli_deletion.cancel", cancel)
+    monkeypatch.setattr("expunge.jobs.cancelling.cancel", cancel)
     assert run(["-w", str(root), "job", "cancel", "7"]) == 0
     assert said in capsys.readouterr().out
