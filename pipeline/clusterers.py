@@ -126,15 +126,23 @@ class KMeans(Clusterer):
         self._settings = settings
         self.epsilon_ = settings.spacing / CENTROID_GRID
         self._keep(rows)
-        self._plain, self._history = record, history
+        # A history is a record that deletions keep up to date; another would keep the deleted rows.
+        self._plain, self._history = None if history else record, history
         self._drop_unusable()
         return self
 
     @property
     def record_(self) -> Record:
         self._check_fitted()
+        return self._current()
+
+    def _current(self) -> Record:
         history: History | None = self._history
-        return history.record if history else self._plain
+        if history:
+            return history.record
+        plain: Record | None = self._plain
+        assert plain is not None  # One of the two is there.
+        return plain
 
     def _drop_unusable(self) -> None:
         """Go on without a history where a centroid is absent."""
@@ -157,8 +165,7 @@ class KMeans(Clusterer):
         return Done(outcome, looked_at=found.looked_at)
 
     def _delete_rows(self, removed: Removed, index: NDArray[np.intp]) -> Done:
-        before = self._history.record if self._history else self._plain
-        record, outcome = delete_rows(before, removed, self._rows, self._settings)
+        record, outcome = delete_rows(self._current(), removed, self._rows, self._settings)
         self._plain, self._history = record, None
         return Done(outcome)
 

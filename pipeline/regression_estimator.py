@@ -90,6 +90,8 @@ class Regression(Estimator):
     """A regression on NumPy arrays; subclasses say what a label is."""
 
     _loss: ClassVar[Loss]
+    _decided: tuple[NDArray[np.int64], _State | None] | None = None
+    """Rows that a deletion takes out, and the model then, until both are done."""
     _parameters = (
         "learning_rate",
         "l2",
@@ -146,6 +148,7 @@ class Regression(Estimator):
         self.provenance_ = settings.provenance
         if len(classes):
             self.classes_ = classes
+        self._complete()
         self._rows = rows
         self._state: _State | None = _State(settings, design, trained)
         return self
@@ -219,10 +222,11 @@ class Regression(Estimator):
         ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
         ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
         ``closed-form`` without provenance, and all where an update can't hold or fewer than two rows
-        are left. Units that are not in the model are ignored and counted. The rows are overwritten in
-        the model's own memory. Where an update can't hold and training diverges on the rows that are
-        left, with the settings of the fit, the rows go all the same and the model is ``failed``: fit
-        it again.
+        are left; ``basel`` does with no unit, too. Units that are not in the model are ignored and
+        counted. The rows are overwritten in the model's own memory; if this is interrupted, nothing was
+        done, or whatever is asked next completes it. Where an update can't hold and training diverges
+        on the rows that are left, with the settings of the fit, the rows go all the same and the model
+        is ``failed``: fit it again.
 
         Raises ValueError for a method that the model can't be updated by.
         """
@@ -231,23 +235,33 @@ class Regression(Estimator):
             raise InvalidParameterError("units are text; whole numbers are needed")
         asked = np.unique(checked_units(listed(units), None))
         kind = self.provenance_
+        again = method == BASEL
         method = self._checked_method(method)
         index = np.flatnonzero(np.isin(rows.units, asked))
         ignored = len(asked) - len(np.unique(rows.units[index]))
         change = 0.0
         state = self._state
-        if state is not None and len(index):
+        if state is not None and (len(index) or again):
             # An update's error could be all that is left of such a model.
             method = BASEL if rows.live - len(index) < FEWEST_ROWS else method
             trained, method = self._after(state, index, method)
             after = np.zeros_like(state.trained.w) if trained is None else trained.w
             change = float(np.linalg.norm(after - state.trained.w))
-            self._state = None if trained is None else replace(state, trained=trained)
-        rows.erase(index)
+            state = None if trained is None else replace(state, trained=trained)
+        self._decided = index, state
+        self._complete()
         share = 1.0 - rows.live / len(rows.units)
         return RegressionDeletion(
             method, kind, len(index), ignored, change, share, self._failed_since()
         )
+
+    def _complete(self) -> None:
+        """Do what a deletion has decided; where it was interrupted here, once more."""
+        if self._decided is not None:
+            index, state = self._decided
+            self._rows.erase(index)
+            self._state = state
+            self._decided = None
 
     def _after(
         self, state: _State, index: NDArray[np.int64], method: str
@@ -315,6 +329,7 @@ class Regression(Estimator):
         rows: Rows | None = getattr(self, "_rows", None)
         if rows is None:
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        self._complete()
         return rows
 
     def _alive(self) -> _State:

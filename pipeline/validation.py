@@ -22,6 +22,7 @@ LABELS = "labels"
 PROVENANCES = (LABELS, "none")
 """What is kept in memory for deletions: every row's label and margin at every step, or nothing."""
 GREATEST_UNIT = (1 << 63) - 1
+MOST_STEPS = (1 << 31) - 1
 
 
 class InvalidParameterError(ValueError, TypeError):
@@ -58,8 +59,8 @@ def resolve_settings(
         raise ValueError(f"epsilon is {epsilon}; it must lie in [0, 1], the scaled features' range")
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma is {gamma}; it must lie in [0, 1]")
-    if max_iter < 0:
-        raise ValueError(f"max_iter is {max_iter}; it must not be negative")
+    if not 0 <= max_iter <= MOST_STEPS:
+        raise ValueError(f"max_iter is {max_iter}; it must lie in [0, {MOST_STEPS}]")
     if bounds is not None:
         if isinstance(bounds, str | bytes) or not isinstance(bounds, Iterable):
             raise InvalidParameterError(f"bounds are {bounds!r}; give two numbers, the lower first")
