@@ -41,11 +41,12 @@ async def cancelled(*_: object, **__: object) -> None:
 def test_a_wait_that_is_cancelled(
     scheduler: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[DaskFold], Any]
 ) -> None:
-    with Client(scheduler) as client:
+    with Client(scheduler, set_as_default=False) as client:
         fold = DaskFold(lambda: _already(client))
-        monkeypatch.setattr(client, "sync", partial(client.sync, cancelled))
-        with pytest.raises(ClusterLostError, match="was lost") as caught:
-            call(fold)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "sync", partial(client.sync, cancelled))
+            with pytest.raises(ClusterLostError, match="was lost") as caught:
+                call(fold)
         assert concerns_all(caught.value)
         # Dask's own words for it: none of a task's.
         assert type(caught.value.__cause__) is UnboundLocalError
@@ -53,7 +54,7 @@ def test_a_wait_that_is_cancelled(
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 def test_a_client_that_is_closed(scheduler: str, call: Callable[[DaskFold], Any]) -> None:
-    with Client(scheduler) as client:
+    with Client(scheduler, set_as_default=False) as client:
         fold = DaskFold(lambda: _already(client))
         client.close()
         with pytest.raises(ClusterLostError, match="was lost"):
@@ -73,7 +74,7 @@ def test_what_a_task_raises_stays_what_it_is(scheduler: str, error: type[Excepti
         raise TimeoutError("of the task")
 
     task = unbound if error is UnboundLocalError else late
-    with Client(scheduler) as client:
+    with Client(scheduler, set_as_default=False) as client:
         fold = DaskFold(lambda: _already(client))
         with pytest.raises(error, match="'found'|of the task"):
             fold(task, [1, 2], operator.add)
