@@ -114,7 +114,8 @@ def _held(task: CellsTask, cell: int) -> tuple[NDArray[Any], NDArray[np.float32]
     if earlier is None or not task.held:
         return labels, margins
     steps = list(task.held)
-    for name, values in zip(ROW_ARRAYS, (labels, margins), strict=True):
+    arrays: tuple[NDArray[Any], ...] = (labels, margins)
+    for name, values in zip(ROW_ARRAYS, arrays, strict=True):
         expected = earlier.digests[name][row_index(cell)]
         found = read_chunk(earlier.path, name, earlier.specs[name], row_index(cell), expected)
         values[steps] = found[steps, 0]

@@ -223,8 +223,9 @@ class StoredRows:
         checks = np.empty((len(blocks), 1), np.uint64)
         cells, block = np.divmod(blocks, layout.blocks)
         first = step * layout.blocks + block
+        arrays: tuple[NDArray[Any], ...] = (labels, margins, checks)
         for cell, part in by_cell(cells):
-            for name, values in zip(CELL_ARRAYS, (labels, margins, checks), strict=True):
+            for name, values in zip(CELL_ARRAYS, arrays, strict=True):
                 offsets = first[part] * values[0].nbytes
                 files.read_at(self._paths[name][cell], offsets, values[part])
         wrong = block_checks(labels, margins) != checks[:, 0]
