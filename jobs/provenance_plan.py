@@ -168,7 +168,7 @@ def plan_labels(
     centroid.
     """
     which = "a deletion that moves a centroid, as few do," if quantized else "nearly every deletion"
-    passes = f"{which} takes up to {max_iter} passes over the rows"
+    passes = f"{which} takes a pass over the rows for each step it repeats, {max_iter} at most"
     room = f"{shown(disk)} at most for labels and margins"
     if (asked or NO_PROVENANCE) == NO_PROVENANCE:
         why = "asked for" if asked else "by default"

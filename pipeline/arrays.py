@@ -22,6 +22,8 @@ from .seeding import Winner
 
 Result = TypeVar("Result")
 READ_ONLY = "an array of the model is read-only or not in one piece: copy the model"
+SOME_ROWS = 1024
+"""Rows that are looked at first where one that is left is all that matters."""
 THREAD_VALUES = 1 << 19
 """Values (rows x features) that are worth a thread."""
 
@@ -251,7 +253,9 @@ class ArrayPasses(GridPasses):
             raise ValueError(READ_ONLY)
 
     def wipe(self, index: NDArray[np.intp]) -> None:
-        """Overwrite rows with zeros."""
+        """Overwrite rows with zeros; when none is left, forget the scaling, which tells their values."""
         self.x[index] = 0
         if len(self._fixed):
             self._fixed[index] = 0
+        if not ((self.units[:SOME_ROWS] >= 0).any() or (self.units >= 0).any()):
+            self._scaling = None

@@ -107,8 +107,11 @@ class Clusterer(Estimator):
     random_state: int | None
     bounds: tuple[float, float] | None
     _rows: ArrayPasses
+    _index: UnitIndex
     _unfinished = False
     """Whether a deletion was interrupted."""
+    _asked: NDArray[np.int64] | None = None
+    """Units of a deletion that was interrupted, whose ids may stand in the index still."""
 
     def _delete_rows(self, removed: Removed, index: NDArray[np.intp]) -> Done:
         """Make the model one of the rows that are left: those at ``index`` are holes by now."""
@@ -130,11 +133,19 @@ class Clusterer(Estimator):
         if "_index" in state:
             self._index.share(self._rows.units)
 
-    def _keep(self, rows: ArrayPasses) -> None:
-        """Keep the rows that the model was trained on, to be found by unit."""
-        self._rows = rows
-        self._index = UnitIndex(rows.units)
-        self._unfinished = False
+    def __getstate__(self) -> dict[str, Any]:
+        # Nothing that an interrupted deletion left goes into a pickle or a copy.
+        if hasattr(self, "_index"):
+            self._fitted()
+        return dict(self.__dict__)
+
+    def _keep(self, rows: ArrayPasses, **model: Any) -> None:
+        """Be the model of these rows, to be found by unit, with these attributes.
+
+        It is one step: a fit that is interrupted leaves nothing of it, or everything.
+        """
+        index = UnitIndex(rows.units)
+        self.__dict__.update(_rows=rows, _index=index, _unfinished=False, _asked=None, **model)
 
     def delete(self, units: int | Iterable[int]) -> Deletion:
         """Delete all rows of these units, exactly: the model of a fit on the other rows.
@@ -146,10 +157,10 @@ class Clusterer(Estimator):
         asked = asked_units(units)
         places = self._index.find(asked)
         found = len(places) if len(asked) == 1 else len(np.unique(self._rows.units[places]))
-        try:
-            done = self._remove(places)
-        finally:
-            self._index.forget(asked, places)
+        self._asked = asked
+        done = self._remove(places)
+        self._index.forget(asked, places)
+        self._asked = None
         outcome = done.outcome
         return Deletion(
             outcome.action,
@@ -186,6 +197,9 @@ class Clusterer(Estimator):
             self._rows.wipe(np.flatnonzero(self._rows.units < 0))
             self._fit_again()
             self._unfinished = False
+        if self._asked is not None:
+            self._index.forget(self._asked, self._index.find(self._asked))
+            self._asked = None
 
     def _fit_again(self) -> None:
         """Train on the rows that are kept."""

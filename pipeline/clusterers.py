@@ -73,6 +73,11 @@ class KMeans(Clusterer):
         Every array that a deletion needs.
     """
 
+    random_state_: int
+    epsilon_: float
+    _settings: Settings
+    _plain: Record | None
+    _history: History | None
     _parameters: tuple[str, ...] = (
         "n_clusters",
         "max_iter",
@@ -122,12 +127,15 @@ class KMeans(Clusterer):
         history = History(rows, settings) if keeps else None
         record = history.record if history else quantized.fit(rows, settings)
         # Nothing of an earlier fit is touched before this one is complete.
-        self.random_state_ = state
-        self._settings = settings
-        self.epsilon_ = settings.spacing / CENTROID_GRID
-        self._keep(rows)
-        # A history is a record that deletions keep up to date; another would keep the deleted rows.
-        self._plain, self._history = None if history else record, history
+        self._keep(
+            rows,
+            random_state_=state,
+            _settings=settings,
+            epsilon_=settings.spacing / CENTROID_GRID,
+            # A history is a record that deletions keep up to date; another would keep deleted rows.
+            _plain=None if history else record,
+            _history=history,
+        )
         self._drop_unusable()
         return self
 
@@ -137,12 +145,10 @@ class KMeans(Clusterer):
         return self._current()
 
     def _current(self) -> Record:
-        history: History | None = self._history
-        if history:
-            return history.record
-        plain: Record | None = self._plain
-        assert plain is not None  # One of the two is there.
-        return plain
+        if self._history:
+            return self._history.record
+        assert self._plain is not None  # One of the two is there.
+        return self._plain
 
     def _drop_unusable(self) -> None:
         """Go on without a history where a centroid is absent."""

@@ -92,6 +92,11 @@ class DCKMeans(Clusterer):
     ``cluster_centers_``, ``n_rows_`` and ``empty_`` are as of ``KMeans``.
     """
 
+    random_state_: int
+    _settings: DividedSettings
+    _edges: NDArray[np.intp]
+    _record: DividedRecord
+    _leaves: KeptLeaves | None
     _parameters = (
         "n_clusters",
         "n_leaves",
@@ -152,11 +157,14 @@ class DCKMeans(Clusterer):
         keeps = checked_provenance(self.provenance) == LABELS
         record, leaves, _ = _train(rows, edges, settings, keeps)
         # Nothing of an earlier fit is touched before this one is complete.
-        self.random_state_ = state
-        self._settings = settings
-        self._edges = edges
-        self._keep(rows)
-        self._record, self._leaves = record, leaves
+        self._keep(
+            rows,
+            random_state_=state,
+            _settings=settings,
+            _edges=edges,
+            _record=record,
+            _leaves=leaves,
+        )
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:

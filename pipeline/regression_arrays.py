@@ -373,7 +373,9 @@ def delete(
     known = Known(settings, trained.w.ravel(), trained.rows, leaving, trained.normal, hessian)
     rows, left = trained.rows - len(leaving.rows), known.left
     if kept is None:
-        w = trained.w + change_by(method, known, np.zeros(trained.w.size))
+        change = change_by(method, known, np.zeros(trained.w.size))
+        _check(Updated(change, change[np.newaxis]), trained, True)
+        w = trained.w + change.reshape(trained.w.shape)
         return Trained(w, trained.trace, None, rows, left)
     trace = trained.trace
     visits = find_visits(settings.loss, schedule, leaving, trace.trajectory)

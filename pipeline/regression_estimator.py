@@ -90,6 +90,13 @@ class Regression(Estimator):
     """A regression on NumPy arrays; subclasses say what a label is."""
 
     _loss: ClassVar[Loss]
+    random_state_: int
+    n_features_in_: int
+    learning_rate_: float
+    provenance_: str
+    classes_: NDArray[Any]
+    _rows: Rows
+    _state: _State | None
     _decided: tuple[NDArray[np.int64], _State | None] | None = None
     """Rows that a deletion takes out, and the model then, until both are done."""
     _parameters = (
@@ -141,17 +148,23 @@ class Regression(Estimator):
         settings = self._resolved(design, x, q, whole("random_state", state))
         rows = Rows(x, labels, ids)
         trained = arrays.train(settings, design, rows, q)
-        # Nothing of an earlier fit is touched before this one is complete.
-        self.random_state_ = state
-        self.n_features_in_ = x.shape[1]
-        self.learning_rate_ = settings.learning_rate
-        self.provenance_ = settings.provenance
-        if len(classes):
-            self.classes_ = classes
-        self._complete()
-        self._rows = rows
-        self._state: _State | None = _State(settings, design, trained)
+        # Nothing of an earlier fit is touched before this one is complete, and then all in one step.
+        self.__dict__.update(
+            random_state_=state,
+            n_features_in_=x.shape[1],
+            learning_rate_=settings.learning_rate,
+            provenance_=settings.provenance,
+            _rows=rows,
+            _state=_State(settings, design, trained),
+            _decided=None,
+            **({"classes_": classes} if len(classes) else {}),
+        )
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Nothing that an interrupted deletion left goes into a pickle or a copy.
+        self._complete()
+        return dict(self.__dict__)
 
     def _resolved(
         self, design: Design, x: NDArray[np.float32], q: int, random_state: int
@@ -221,8 +234,8 @@ class Regression(Estimator):
         paper's form of it (kind exact), ``priu-opt`` its closed sums (linear models, or kind frozen),
         ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
         ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
-        ``closed-form`` without provenance, and all where an update can't hold or fewer than two rows
-        are left; ``basel`` does with no unit, too. Units that are not in the model are ignored and
+        ``closed-form`` without provenance, and all where an update does not converge, moves parameters
+        too far for its linearisation, or leaves fewer than two rows; ``basel`` does with no unit, too. Units that are not in the model are ignored and
         counted. The rows are overwritten in the model's own memory; if this is interrupted, nothing was
         done, or whatever is asked next completes it. Where an update can't hold and training diverges
         on the rows that are left, with the settings of the fit, the rows go all the same and the model

@@ -358,12 +358,17 @@ def test_the_kind_is_checked_and_what_it_costs_is_told(cli: Cli, prepared: np.nd
     assert none["kind"] == "none" and none["bytes"] == 0 and "provenance=labels" in none["why"]
     steps = cli("model", "show", "y")["steps"]
     assert (kept["deletion_passes"], none["deletion_passes"]) == (0, steps) and steps > 1
-    assert "nearly every deletion takes up to 10 passes" in none["why"]
+    assert (
+        "nearly every deletion takes a pass over the rows for each step it repeats, 10 at most"
+        in none["why"]
+    )
     assert "no pass a deletion" in kept["why"] and "up to 10 passes" in kept["why"]
     few = cli("train", "x", "--data", "t", "--algorithm", "q-kmeans", *EPSILON, *INLINE)[
         "provenance"
     ]
-    assert "as few do, takes up to 10 passes" in few["why"]
+    assert (
+        "as few do, takes a pass over the rows for each step it repeats, 10 at most" in few["why"]
+    )
 
 
 def test_a_forecast_replays_as_far_as_it_goes_without_a_pass(
