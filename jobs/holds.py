@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from ..storage.cells import pseudonym
 from .errors import LockedError, UsageError
 from .ledger import Ledger
-from .request_states import COMMITTED, DONE, HELD, PARTLY_DONE, RUNNING, checked_text
+from .request_states import DELETED, HELD, RUNNING, checked_text
 from .request_times import parse_time, stamp
 from .unit_lookup import asked_already, clear_log, find_units, name_units, refuse_names
 from .workspace import Workspace
 
 ON, LIFTED, OVER = "on", "lifted", "over"
-TOO_LATE = (COMMITTED, PARTLY_DONE, DONE)
-"""Requests in these states can't be held: their rows are gone, or going for certain."""
 _ON = "SELECT id FROM holds WHERE state = 'on'"
 _TO_HOLD = """
 SELECT r.id FROM holds h JOIN held_units u ON u.hold = h.id
@@ -75,7 +73,7 @@ def place_hold(
             raise UsageError(
                 f"data set {data} has no {name_units(unknown, places)}; nothing is held"
             )
-        late = {h for h, request in asked.items() if request.state in TOO_LATE}
+        late = {h for h, request in asked.items() if request.state in DELETED}
         kept = {u: h for u, h in hashes.items() if h not in late}
         if not kept:
             raise UsageError(
@@ -160,7 +158,7 @@ def show_hold(ws: Workspace, hold: int, at: datetime | None = None) -> dict[str,
     units = ledger.rows(
         "SELECT u.unit, u.unit_hash, r.id AS request, r.state FROM held_units u "
         "LEFT JOIN requests r ON r.data_set = u.data_set AND r.unit_hash = u.unit_hash "
-        "AND r.state NOT IN ('cancelled', 'failed') WHERE u.hold = ? ORDER BY r.id, u.unit_hash",
+        "AND r.state != 'cancelled' WHERE u.hold = ? ORDER BY r.id, u.unit_hash",
         hold,
     )
     return {**_shown(ledger, _hold(ledger, hold)), "held_units": units}

@@ -22,7 +22,7 @@ from ..storage.space import RESERVE, free_bytes, no_space
 from .errors import JobError, LockedError, UsageError
 from .request_tables import REQUEST_TABLES
 
-LEDGER_VERSION = 3
+LEDGER_VERSION = 4
 """Version of the tables; ``migrating`` brings older ones up to it."""
 BUSY_SECONDS = 30.0
 """How long to wait for another process that reads or writes the ledger."""
@@ -217,9 +217,12 @@ class Ledger:
         return job
 
     def restart_job(self, job: int) -> None:
-        """Record that an interrupted job runs again."""
+        """Record that a job which was interrupted, or whose verification failed, runs again."""
         with self.transaction():
             self.run("UPDATE jobs SET state = 'running' WHERE id = ?", job)
+            self.run(
+                "UPDATE requests SET state = 'committed' WHERE job = ? AND state = 'failed'", job
+            )
             self.event("job", {"job": job, "state": "running"})
 
     def ask_job(self, job: int, asked: dict[str, Any]) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from ..storage.errors import StorageError
 from ..storage.metadata import metadata_digest
 from .ledger import LEDGER_VERSION, Ledger
-from .request_tables import REQUEST_TABLES
+from .pending import UNVERIFIED
+from .request_states import FAILED
+from .request_tables import OPEN_REQUESTS, REQUEST_TABLES
 from .request_times import DUE_DAYS
 from .statements import statement
 
@@ -124,4 +126,14 @@ def _add_behind_and_cancellations(ledger: Ledger) -> None:
     ledger.run("CREATE TABLE cancellations (job INTEGER PRIMARY KEY, asked TEXT NOT NULL)")
 
 
-_STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2, 2: _to_3}
+def _to_4(ledger: Ledger, root: Path) -> None:
+    """Requests whose job's verification failed are told as failed, and are still to be fulfilled."""
+    ledger.run("DROP INDEX open_requests")
+    ledger.run(OPEN_REQUESTS)
+    ledger.run(
+        "UPDATE requests SET state = ? WHERE job IN (SELECT id FROM jobs WHERE state = ?)",
+        *(FAILED, UNVERIFIED),
+    )
+
+
+_STEPS: dict[int, Callable[[Ledger, Path], None]] = {1: _to_2, 2: _to_3, 3: _to_4}

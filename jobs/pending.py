@@ -17,7 +17,9 @@ from .ledger import Ledger
 
 PARTLY_DONE = "partly done"
 """The state of a job, and of its requests, while models are behind or the rows wait for the erasure."""
-WAITING = ("interrupted", "unverified")
+UNVERIFIED = "unverified"
+"""The state of a job that erased its rows, and whose verification found something wrong."""
+WAITING = ("interrupted", UNVERIFIED)
 """States of a job that waits to be resumed."""
 
 

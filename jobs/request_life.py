@@ -11,8 +11,8 @@ from .errors import UsageError
 from .holds import holds_on, release_ended_holds
 from .ledger import Ledger
 from .request_states import (
-    AGAIN,
     CANCELLED,
+    DELETED,
     HELD,
     OPEN,
     STATES,
@@ -23,9 +23,6 @@ from .request_states import (
 from .request_times import later, parse_time, stamp
 from .unit_lookup import clear_log, refuse_names
 from .workspace import Workspace
-
-DELETED = ("committed", "partly done", "done")
-"""States in which it is known how many rows a request deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ def _line(ledger: Ledger, row: dict[str, Any], present: str) -> dict[str, Any]:
         "request": row["id"],
         "state": row["state"],
         "data": row["data_set"],
-        "unit": None if row["state"] in AGAIN else row["unit"],
+        "unit": None if row["state"] == CANCELLED else row["unit"],
         "unit_hash": row["unit_hash"],
         "reference": row["reference"],
         "requester": row["requester"],

@@ -1,8 +1,9 @@
 """The states of requests, and the terms under which one is asked.
 
 queued -> running -> committed -> done is the way of a batch (``deletion``); ``partly done`` is a
-request whose models are not all updated yet. A hold keeps a queued request back (``held``); who asked
-may cancel it while it is queued or held. What was cancelled or has failed can be asked anew.
+request whose models are not all updated yet, ``failed`` one whose rows are erased, but whose job's
+verification found something wrong: resuming or retrying the job takes it on. A hold keeps a queued
+request back (``held``); who asked may cancel it while it is queued or held, and ask anew then.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ QUEUED, HELD, RUNNING, COMMITTED = "queued", "held", "running", "committed"
 PARTLY_DONE, DONE, FAILED, CANCELLED = "partly done", "done", "failed", "cancelled"
 WAITING = (QUEUED, HELD)
 """States in which no job has a request."""
-OPEN = (*WAITING, RUNNING, COMMITTED, PARTLY_DONE)
+OPEN = (*WAITING, RUNNING, COMMITTED, PARTLY_DONE, FAILED)
 """States in which a request is still to be fulfilled, and may be overdue."""
-STATES = (*OPEN, DONE, FAILED, CANCELLED)
-AGAIN = (FAILED, CANCELLED)
-"""States after which the same unit can be asked for anew."""
+STATES = (*OPEN, DONE, CANCELLED)
+DELETED = (COMMITTED, PARTLY_DONE, FAILED, DONE)
+"""States in which a request's rows are gone, or going for certain."""
 MAX_TEXT = 500
 """Longest reference, ground or reason, in characters."""
 

@@ -1,10 +1,13 @@
-"""Tables of the ledger for the life of requests, and for holds: what came with version 3."""
+"""Tables of the ledger for the life of requests, and for holds: what came with versions 3 and 4."""
 
 from __future__ import annotations
 
-REQUEST_TABLES = """
-CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash)
-    WHERE state NOT IN ('cancelled', 'failed');
+OPEN_REQUESTS = (
+    "CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash) WHERE state != 'cancelled'"
+)
+"""A unit has one request, unless it was cancelled: then it can be asked anew."""
+REQUEST_TABLES = f"""
+{OPEN_REQUESTS};
 CREATE INDEX requests_by_unit ON requests (data_set, unit_hash);
 CREATE INDEX requests_by_state ON requests (state, due);
 CREATE INDEX requests_by_reference ON requests (reference) WHERE reference IS NOT NULL;
@@ -25,4 +28,3 @@ CREATE TABLE held_units (
 ) WITHOUT ROWID;
 CREATE INDEX held_units_by_hold ON held_units (hold);
 """
-"""A unit has one request, unless it was cancelled or failed: then it can be asked anew."""

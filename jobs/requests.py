@@ -21,7 +21,7 @@ from ..storage.dataset import DataSet
 from .errors import JobError, UsageError
 from .holds import hold_waiting, release_ended_holds
 from .ledger import Ledger
-from .request_states import AGAIN, DONE, HELD, QUEUED, Terms, resolved
+from .request_states import CANCELLED, DONE, HELD, QUEUED, Terms, resolved
 from .unit_lookup import Asked, asked_already, find_units, name_units, refuse_names
 from .workspace import Workspace
 
@@ -254,10 +254,10 @@ def _note_reference(
 def _stands(ledger: Ledger, data: str, reference: str) -> bool:
     """Whether a request of a data set that was not cancelled goes by a reference."""
     query = (
-        "SELECT id FROM requests WHERE data_set = ? AND state NOT IN (?, ?) AND (reference = ? "
+        "SELECT id FROM requests WHERE data_set = ? AND state != ? AND (reference = ? "
         "OR id IN (SELECT request FROM other_references WHERE reference = ?)) LIMIT 1"
     )
-    return ledger.row(query, data, *AGAIN, reference, reference) is not None
+    return ledger.row(query, data, CANCELLED, reference, reference) is not None
 
 
 def _add_reference(ledger: Ledger, reference: str, there: Mapping[str, Asked]) -> None:

@@ -10,13 +10,10 @@ from .deletion import resume_deletion
 from .errors import UsageError
 from .fold import Fold
 from .importing import make_data_set
-from .pending import PARTLY_DONE
-from .pending import cure as how
+from .pending import PARTLY_DONE, WAITING, cure
 from .retrying import is_partly_done, retry_behind
 from .training import train
 from .workspace import Workspace
-
-RESUMABLE = ("interrupted", "unverified")
 
 
 def resume(
@@ -31,9 +28,9 @@ def resume(
     """
     with ws.lock(f"resuming job {job}") as fence:
         row = ws.ledger.job(job)
-        if row["state"] not in RESUMABLE:
-            cure = f"; {how(ws.ledger, job)}" if row["state"] == PARTLY_DONE else ""
-            raise UsageError(f"job {job} is {row['state']}: there is nothing to resume{cure}")
+        if row["state"] not in WAITING:
+            what = f"; {cure(ws.ledger, job)}" if row["state"] == PARTLY_DONE else ""
+            raise UsageError(f"job {job} is {row['state']}: there is nothing to resume{what}")
         if row["kind"] == "deletion":
             return _resume_deletion(ws, job, fence, fold, lambda what: progress(what, None))
         if _made_since(ws, row):

@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 from .ledger import Ledger, now
-from .pending import PARTLY_DONE, behind, refuse_interrupted
+from .pending import PARTLY_DONE, UNVERIFIED, behind, refuse_interrupted
 from .workspace import Workspace
 
 RETIRED = "retired"
 """Where a job's report has the models that were given up while it was under way."""
-_OPEN = (PARTLY_DONE, "unverified")
+_OPEN = (PARTLY_DONE, UNVERIFIED)
 
 
 def retire_model(ws: Workspace, name: str) -> dict[str, Any]:

@@ -24,12 +24,12 @@ from .fold import Fold
 from .former_ranges import MARKS, ranges_again
 from .ledger import Ledger
 from .model_family import Change, NextVersion
-from .pending import PARTLY_DONE, models_behind, refuse_interrupted
+from .pending import PARTLY_DONE, UNVERIFIED, models_behind, refuse_interrupted
 from .plan import Gathered, gather
 from .signing import signer_of
 from .training import family_of
 from .updating import Updates, enter, settle, update_models
-from .verification_records import AT_FAULT, FAILURES
+from .verification_records import AT_FAULT, FAILURES, close_unverified
 from .workspace import Workspace
 
 RETRY_METHOD = "retry_method"
@@ -52,13 +52,13 @@ def retry(
     ledger = ws.ledger
     with ws.lock(f"retrying job {job}") as fence:
         row = ledger.job(job)
-        if row["kind"] != "deletion" or row["state"] not in (PARTLY_DONE, "unverified"):
+        if row["kind"] != "deletion" or row["state"] not in (PARTLY_DONE, UNVERIFIED):
             cure = f"; expunge job resume {job} goes on" if row["state"] == "interrupted" else ""
             raise UsageError(f"job {job} is {row['state']}: there is nothing to retry{cure}")
         refuse_interrupted(ledger, ["interrupted"])
         # A key that is lost or damaged is told before anything more is done.
         signer_of(ws)
-        if row["state"] == "unverified":
+        if row["state"] == UNVERIFIED:
             return _mend(ws, job, fence, fold, progress)
         with ledger.transaction():
             asked = {**row["asked"], RETRY_METHOD: method or row["asked"].get("method", DELTA)}
@@ -196,8 +196,8 @@ def _mend(ws: Workspace, job: int, fence: Fence, fold: Fold, progress: Progress)
                 _enter_mended(ledger, job, versions)
     except (Exception, KeyboardInterrupt):
         with ledger.transaction():
-            ledger.run("UPDATE jobs SET state = 'unverified' WHERE id = ?", job)
-            ledger.event("job", {"job": job, "state": "unverified"})
+            close_unverified(ledger, job)
+            ledger.event("job", {"job": job, "state": UNVERIFIED})
         raise
     done = Committed(job, ledger.job(job)["report"], {}, None)
     return finish_committed(ws, done, fence, fold, progress)

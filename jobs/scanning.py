@@ -27,6 +27,7 @@ from ..storage.sparse import ENTRY_ARRAYS, SparseRows, sparse_fingerprints
 from ..storage.versions import read_version
 from . import divided_models, kmeans_models
 from .errors import UsageError
+from .request_states import DELETED, marks
 from .sparse_scanning import (
     LiveEntries,
     read_sparse_rows,
@@ -240,7 +241,7 @@ class _LiveTwins:
                 self._sets[data_set.path / array] = data_set
                 self._names[data_set.path / array] = row["name"]
         done = ws.ledger.rows(
-            "SELECT unit_hash FROM requests WHERE state IN ('done', 'committed', 'partly done')"
+            f"SELECT unit_hash FROM requests WHERE state IN ({marks(DELETED)})", *DELETED
         )
         self._done = {row["unit_hash"] for row in done}
         self._salt = ws.ledger.salt

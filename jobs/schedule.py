@@ -23,7 +23,8 @@ from .cron import Schedule, latest_due, parse_schedule
 from .error_texts import told
 from .errors import LockedError
 from .fold import Fold
-from .resuming import RESUMABLE, resume
+from .pending import WAITING
+from .resuming import resume
 from .workspace import Workspace
 
 KEPT = "schedule"
@@ -81,8 +82,8 @@ def _interrupted(ws: Workspace) -> list[int]:
     with ws.lock("scheduled batch"):
         rows = ws.ledger.rows(
             "SELECT id FROM jobs WHERE kind = 'deletion' "
-            f"AND state IN ({','.join('?' * len(RESUMABLE))}) ORDER BY id",
-            *RESUMABLE,
+            f"AND state IN ({','.join('?' * len(WAITING))}) ORDER BY id",
+            *WAITING,
         )
     return [row["id"] for row in rows]
 

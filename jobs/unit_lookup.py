@@ -13,7 +13,7 @@ from ..storage.cells import subject_units, units_by_cell
 from ..storage.dataset import DataSet
 from .errors import LockedError, UsageError
 from .ledger import Ledger
-from .request_states import AGAIN, marks
+from .request_states import CANCELLED, marks
 
 NAMED = 5
 """How many offending ids an error names."""
@@ -71,7 +71,7 @@ def name_units(missing: NDArray[np.int64], places: Mapping[int, str] | None) -> 
 def asked_already(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str, Asked]:
     """Return the request of each unit that has one, by its keyed hash.
 
-    Requests that were cancelled or have failed are none: there can be any number of them.
+    Requests that were cancelled are none: there can be any number of them.
     """
     wanted: Sequence[str] = list(hashes)
     found = {}
@@ -79,10 +79,10 @@ def asked_already(ledger: Ledger, data: str, hashes: Iterable[str]) -> dict[str,
         part = tuple(wanted[i : i + _AT_ONCE])
         for row in ledger.rows(
             "SELECT id, unit_hash, state, reference FROM requests WHERE data_set = ? "
-            f"AND unit_hash IN ({marks(part)}) AND state NOT IN ({marks(AGAIN)})",
+            f"AND unit_hash IN ({marks(part)}) AND state != ?",
             data,
             *part,
-            *AGAIN,
+            CANCELLED,
         ):
             found[row["unit_hash"]] = Asked(row["id"], row["state"], row["reference"])
     return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import UsageError, VerifyError
-from .ledger import now
+from .ledger import Ledger, now
+from .pending import UNVERIFIED
+from .request_states import FAILED
 from .workspace import Workspace
 
 NONE, SAMPLE, RETRAIN, SCAN = "none", "sample", "retrain", "scan"
@@ -58,13 +60,19 @@ def unverified(ws: Workspace, job: int, failure: Found) -> VerifyError:
         report = ledger.job(job)["report"]
         ledger.report_job(job, {**report, FAILURES: [*report.get(FAILURES, []), failure]})
         ledger.event("verification failed", {"job": job, **_without_places(failure)})
-        ledger.run("UPDATE jobs SET state = 'unverified' WHERE id = ?", job)
+        close_unverified(ledger, job)
     cure = f"expunge job resume {job} erases and verifies again"
     if AT_FAULT in failure:
         cure += f", expunge job retry {job} also trains the regressions anew that are not right"
     return VerifyError(
         f"job {job}: verification failed: {failure['problem']}; no receipt is issued; {cure}"
     )
+
+
+def close_unverified(ledger: Ledger, job: int) -> None:
+    """Leave a job and its requests as those whose verification failed; call inside a transaction."""
+    ledger.run("UPDATE jobs SET state = ? WHERE id = ?", UNVERIFIED, job)
+    ledger.run("UPDATE requests SET state = ? WHERE job = ?", FAILED, job)
 
 
 def _without_places(failure: Found) -> Found:

@@ -150,5 +150,15 @@ def test_a_failed_verification_keeps_the_requests_open(
     assert cli("receipt", "list")["receipts"] == []
     job = cli("job", "list")["jobs"][-1]
     assert job["state"] == "unverified"
+    listed = cli("request", "list", "--state", "failed", "--overdue")
+    assert listed["counts"] == {} and cli("request", "list")["counts"] == {"failed": 4}
+    request = cli("request", "show", 1)
+    assert request["rows"] == 1 and request["receipt"] is None and request["unit"] is not None
+    assert "request 1 is failed in job" in cli("request", "cancel", 1, code=2)
+    again = cli("forget", "--data", "t", "--unit", request["unit"])
+    assert again["queued"] == 0 and again["existing"][0]["request"] == 1
+    held = ("hold", "place", "--data", "t", "--unit", request["unit"], "--ground", "a law suit")
+    assert "too late" in cli(*held, code=2)
     assert len(cli("job", "resume", job["id"], *INLINE)["receipts"]) == 4
+    assert cli("request", "list")["counts"] == {"done": 4}
     assert cli("scan", "--rows", prepared)["matches"] == 0

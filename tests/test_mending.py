@@ -19,6 +19,10 @@ prepared = prepared_by(prepare_three)
 root = copied
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def mended(root: Path, cli: Cli, version: int = 3) -> dict[str, Any]:
     """Check the receipt of a job whose regression was trained anew, and return the model's report."""
     found = checked_receipt(root, cli)
@@ -131,7 +135,14 @@ def test_a_sparse_model_is_mended(root: Path, cli: Cli, monkeypatch: pytest.Monk
         patch.setattr("expunge.jobs.job_verifying.verify_model", verify)
         cli(*BATCH, code=5)
     (job,) = (j["id"] for j in cli("job", "list")["jobs"] if j["state"] == "unverified")
+    assert cli("request", "list", "--data", "news")["counts"] == {"failed": 9}
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.retrying._at_fault", _interrupt)
+        cli("job", "retry", job, *INLINE, code=130)
+    assert cli("job", "show", job)["state"] == "unverified"
+    assert cli("request", "list", "--data", "news")["counts"] == {"failed": 9}
     done = cli("job", "retry", job, *INLINE)
+    assert cli("request", "list", "--data", "news")["counts"] == {"done": 9}
     (report,) = (m for m in done["models"] if m["model"] == "sp")
     assert (report["action"], report["version"], report["exactness"]) == ("retrained", 3, "exact")
     assert cli("verify", "sp", *INLINE)["distance"] == 0.0

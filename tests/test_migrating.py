@@ -30,6 +30,19 @@ prepared = prepared_by(prepare_batch)
 root = copied
 
 
+def make_version_3(root: Path) -> None:
+    """Turn a ledger into that of the program that told no request as failed."""
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
+    connection.executescript(
+        "DROP INDEX open_requests;"
+        "CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash)"
+        " WHERE state NOT IN ('cancelled', 'failed');"
+        "UPDATE requests SET state = 'committed' WHERE state = 'failed';"
+        "UPDATE meta SET value = '3' WHERE key = 'schema_version';"
+    )
+    connection.close()
+
+
 def make_version_2(root: Path) -> None:
     """Turn a workspace's ledger into what the program made before requests had terms and holds."""
     connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
@@ -153,6 +166,21 @@ def test_requests_without_terms_get_them(root: Path, cli: Cli) -> None:
     cli("hold", "lift", 1)
     assert len(cli(*BATCH)["receipts"]) == 1
     assert cli("request", "list")["counts"] == {"done": 2, "cancelled": 1}
+
+
+def test_requests_whose_verification_failed_are_told_so(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger of version 3 has them as committed."""
+    now = schema(root)
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.jobs.erasure.erase_slots", lambda *_: None)
+        cli(*BATCH, code=5)
+    make_version_3(root)
+    assert schema(root) != now
+    assert cli("request", "list")["counts"] == {"failed": 2} and schema(root) == now
+    cli("job", "resume", cli("job", "list")["jobs"][-1]["id"], *INLINE)
+    assert cli("request", "list")["counts"] == {"done": 2}
 
 
 def test_a_job_that_an_older_program_committed_is_finished(
