@@ -70,7 +70,7 @@ def run_single(
 ) -> dict[str, Any]:
     """Measure one deletion at every rate asked for; return the summary, with the ``folder``.
 
-    Raises UsageError for wrong settings, a folder of something else, or where every set is missing.
+    Raises UsageError for wrong settings, a folder of something else, or where no set can be measured.
     """
     settings.check()
     with open_results(out, SINGLE, settings.identity()) as pieces:
@@ -139,7 +139,7 @@ def run_repeated(
 
 def _check_any(run: _Run, wanted: Sequence[Study]) -> None:
     if len(run.missing) == len(wanted) and not run.pieces.names():
-        raise UsageError("every set is missing: " + "; ".join(run.missing.values()))
+        raise UsageError("no set can be measured: " + "; ".join(run.missing.values()))
 
 
 def _unfinished(pieces: Pieces, wanted: Sequence[Study]) -> list[str]:

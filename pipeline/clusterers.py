@@ -155,9 +155,12 @@ class KMeans(Clusterer):
         if self._history and not self._history.usable:
             self._plain, self._history = self._history.record, None
 
-    def _remove(self, places: NDArray[np.intp]) -> Done:
-        # What an interrupted deletion left to do is done first: a centroid may be absent by then.
+    def _complete(self) -> None:
+        super()._complete()
+        # What an interrupted deletion left to do is done here: a centroid may be absent by then.
         self._drop_unusable()
+
+    def _remove(self, places: NDArray[np.intp]) -> Done:
         history = self._history
         if history is None or len(places) == history.rows:
             return super()._remove(places)

@@ -24,6 +24,10 @@ LIMIT = 1e100
 still finite. Rows come as they are, so no smaller one tells."""
 LEAST_SCALE = 1e-60
 """Below this the scale is multiplied into v."""
+ROUNDING = 2.0**-25
+"""By how much a coefficient near 1, kept as a float32, may be wrong."""
+FARTHEST = 700.0
+"""A score that moves farther counts as moving so far: its exponential is finite."""
 
 
 @dataclass(frozen=True, slots=True)

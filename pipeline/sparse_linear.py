@@ -10,11 +10,25 @@ BaseL but for the exponential.
 
 from __future__ import annotations
 
+from math import exp
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .sparse_descent import FAST, LEAST_SCALE, SparseStep, SparseWindow, add_row, row_dot
+from .sparse_descent import (
+    FARTHEST,
+    FAST,
+    LEAST_SCALE,
+    ROUNDING,
+    SparseStep,
+    SparseWindow,
+    add_row,
+    row_dot,
+)
+
+NEAR = 0.25
+"""A score that moves less has nearly the same second derivative all the way."""
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -24,7 +38,7 @@ def _replay(  # type: ignore[no-untyped-def]
     """Take u (m + 1,), over its scale (1,), through some whole iterations.
 
     sizes (iterations, 2): the rows of each iteration, before and after. left (slots,) gets what the
-    second derivative would add.
+    second derivative would add; where a score moves far, what the logistic function itself does.
     """
     bias = len(u) - 1
     steps = np.empty(np.diff(edges).max()) if len(edges) > 1 else np.empty(0)
@@ -43,7 +57,14 @@ def _replay(  # type: ignore[no-untyped-def]
                 f = abs(before)
                 slope = f * (1.0 - f)
                 after = before - slope * moved
-                left[s] += 0.5 * new * slope * abs(1.0 - 2.0 * f) * moved * moved
+                if abs(moved) < NEAR:
+                    left[s] += 0.5 * new * slope * abs(1.0 - 2.0 * f) * moved * moved
+                else:
+                    power = moved if before > 0.0 else -moved
+                    power = min(max(power, -FARTHEST), FARTHEST)
+                    true = f / (f + (1.0 - f) * exp(power))
+                    rounded = min(ROUNDING * (exp(max(power, 0.0)) - 1.0), 1.0)
+                    left[s] += new * (abs(true - f + slope * power) + rounded)
             changed[s] = after
             steps[i - first] = new * after - old * before
             total += steps[i - first]

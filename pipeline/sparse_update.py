@@ -15,6 +15,8 @@ read once in some epochs instead of once in each.
 The estimate comes from the lines' errors, each seen at its line's end. What a row owes wrongly adds up,
 with its sign, while the row's own curvature takes it back by and by; rows count as orthogonal. The bias
 forgets within some iterations, so that the last errors, which all rows' visits share, are what it has.
+A curvature is that at the score as the line has it, times e^|error|, and 1/4 at most: so it is never
+below the logistic function's greatest slope between that score and the true one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .sparse_descent import FAST, LEAST_SCALE, SlotRows, SparseStep, add_row, row_dot
+from .sparse_descent import (
+    FARTHEST,
+    FAST,
+    LEAST_SCALE,
+    ROUNDING,
+    SlotRows,
+    SparseStep,
+    add_row,
+    row_dot,
+)
 
 LEAST_EPOCHS, MOST_EPOCHS = 1, 8
 """Epochs between two updates of the features."""
@@ -37,9 +48,7 @@ GOOD, POOR = 0.05, 0.2
 which they are halved."""
 BIAS_SHARE = 0.6
 """What the bias has of the rows' mean error at a line's end, about: the line erred less before."""
-FARTHEST = 700.0
-"""A score that moves farther counts as moving so far: its exponential is finite."""
-_FELT, _SLOPE, _OWED, _CURVED, _SQUARE = range(5)
+_FELT, _SLOPE, _OWED, _CURVED, _VISITED, _ROUNDED, _SQUARE = range(7)
 
 
 class SparseVisits(Protocol):
@@ -75,9 +84,10 @@ class SparseUpdated:
 def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  # type: ignore[no-untyped-def]
     """Take the bias through an epoch; rows owe their parts of the features' change.
 
-    u (2,): the bias's change over the scale, and the scale. state (slots, 5), over the scale: x_i . u of
+    u (2,): the bias's change over the scale, and the scale. state (slots, 7), over the scale: x_i . u of
     the features ``since`` iterations ago, its growth an iteration by the other rows, and the number
-    owed; besides, the curvature of the visits, and x_i . x_i. changed (slots,) gets c'.
+    owed; besides, the curvature of the visits, what it can be at most times four, how wrong c' may be
+    since c is rounded, and x_i . x_i. changed (slots,) gets c'.
     """
     for k in range(len(edges) - 1):
         first, last = edges[k], edges[k + 1]
@@ -104,7 +114,9 @@ def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  
                 after = f / (f + (1.0 - f) * exp(power))
                 changed[s] = sign * after
                 step = (new * sign * after - old * before) * later
-                state[s, _CURVED] += new * f * (1.0 - f)
+                state[s, _CURVED] += new * max(after * (1.0 - after), ROUNDING)
+                state[s, _VISITED] += new
+                state[s, _ROUNDED] += new * min(ROUNDING * (exp(max(power, 0.0)) - 1.0), 1.0)
             else:
                 changed[s] = 0.0
                 step = -old * before * later
@@ -134,8 +146,8 @@ def _measure(values, pointers, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _feel(values, columns, pointers, stays, state, features, elapsed, wrong):  # type: ignore[no-untyped-def]
-    """Take x_i . u of the features anew, and draw a new line.
+def _feel(values, columns, pointers, stays, state, features, scale, elapsed, wrong):  # type: ignore[no-untyped-def]
+    """Take x_i . u of the features (m,), over the scale, anew, and draw a new line.
 
     wrong (slots,), over the scale: what the lines' errors made rows owe. Returns the sums of squares of
     the errors and of the lines' ends, of the rows' curvatures, and of these times errors.
@@ -145,8 +157,12 @@ def _feel(values, columns, pointers, stays, state, features, elapsed, wrong):  #
         if stays[s]:
             found = row_dot(features, values, columns, pointers[s], pointers[s + 1])
             error = found - state[s, _FELT] - state[s, _SLOPE] * elapsed
-            curved = state[s, _CURVED]
-            wrong[s] = wrong[s] * exp(-curved * state[s, _SQUARE]) + curved * error
+            grown = exp(min(abs(scale * error), FARTHEST))
+            curved = min(0.25 * state[s, _VISITED], state[s, _CURVED] * grown)
+            wrong[s] *= exp(-state[s, _CURVED] / grown * state[s, _SQUARE])
+            rounded = state[s, _ROUNDED] / scale
+            wrong[s] += curved * error
+            wrong[s] += rounded if wrong[s] > 0.0 else -rounded
             missed += error * error
             size += found * found
             curvature += curved
@@ -154,6 +170,8 @@ def _feel(values, columns, pointers, stays, state, features, elapsed, wrong):  #
             state[s, _SLOPE] = (found - state[s, _FELT]) / elapsed
             state[s, _FELT] = found
             state[s, _CURVED] = 0.0
+            state[s, _VISITED] = 0.0
+            state[s, _ROUNDED] = 0.0
     return missed, size, curvature, common
 
 
@@ -161,7 +179,7 @@ class _Features:
     """The features of u, over its scale, and what the rows owe and feel."""
 
     def __init__(self, visits: SparseVisits, stays: NDArray[np.bool_], features: int) -> None:
-        self.state = np.zeros((len(stays), 5))
+        self.state = np.zeros((len(stays), 7))
         self.values = np.zeros(features)
         self.readings = 0
         self._visits, self._stays = visits, stays
@@ -179,13 +197,13 @@ class _Features:
             _pay(*rows.entries, state, self.values)
         self.readings += 1
 
-    def feel(self, elapsed: int) -> float:
+    def feel(self, scale: float, elapsed: int) -> float:
         """Let all rows feel the features anew; return the lines' error as a share."""
         sums = np.zeros(4)
         for first, rows in self._visits.pieces():
             here = slice(first, first + len(rows.labels))
             state, stays, wrong = self.state[here], self._stays[here], self._wrong[here]
-            sums += _feel(*rows.entries, stays, state, self.values, float(elapsed), wrong)
+            sums += _feel(*rows.entries, stays, state, self.values, scale, float(elapsed), wrong)
         missed, size, curvature, common = sums
         self.readings += 1
         bias = BIAS_SHARE * common / curvature if curvature else 0.0
@@ -240,7 +258,7 @@ def update_sparse(
         waited += 1
         if waited >= epochs or number == visits.epochs - 1:
             lazy.pay()
-            error = lazy.feel(elapsed)
+            error = lazy.feel(float(u[1]), elapsed)
             epochs = _next_wait(epochs, error)
             elapsed = waited = 0
     change = u[1] * np.r_[lazy.values, u[0]]

@@ -203,7 +203,9 @@ def checked_units(units: ArrayLike, rows: int | None) -> NDArray[np.int64]:
     if ids.ndim != 1 or (rows is not None and len(ids) != rows):
         expected = "one list" if rows is None else f"{rows}, one a row"
         raise ValueError(f"units have shape {ids.shape}; expected {expected}")
-    if ids.size and not np.issubdtype(ids.dtype, np.integer):
+    # NumPy has no type for whole numbers beyond 2^64.
+    large = ids.dtype == object and all(isinstance(unit, int) for unit in ids.tolist())
+    if ids.size and not (large or np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"units are {ids.dtype}; whole numbers are needed")
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) > GREATEST_UNIT):
         raise ValueError(f"unit ids must lie in [0, 2^63); found {ids.min()} to {ids.max()}")

@@ -99,7 +99,12 @@ def create_version(
     if needed is None:
         needed = sum(chunk_count(s) * chunk_bytes(s) for s in specs.values())
     count = table.shape[0] + len(specs) + 3
-    require(path.parent, needed + chunk_bytes(table), count, f"model version {path.name}")
+    require(
+        path.parent,
+        needed + chunk_bytes(table),
+        count,
+        f"model version {path.parent.name}/{path.name}",
+    )
     staging = path.with_name(f"{path.name}.partial")
     files.sweep(staging)
     create_group(staging, {**specs, DIGESTS: table}, {**attrs, "schema_version": SCHEMA_VERSION})

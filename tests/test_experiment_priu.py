@@ -134,7 +134,7 @@ def test_goes_on(
     ("command", "given", "expected"),
     [
         ("priu-single", ("--set", "iris"), "iris"),
-        ("priu-single", ("--set", "sgemm", *BASE), "every set is missing"),
+        ("priu-single", ("--set", "sgemm", *BASE), "no set can be measured"),
         ("priu-single", ("--random", "--dirty-scale", 3), "leave out --dirty-scale"),
         ("priu-single", ("--rates", "0.1,x"), "--rates"),
         ("priu-single", ("--rates", "1.5"), "--rates"),

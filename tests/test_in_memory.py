@@ -23,6 +23,7 @@ from expunge.pipeline import (
     regression_estimator,
     unit_index,
 )
+from expunge.pipeline.fixedpoint import Scaling
 
 CLUSTERERS: dict[str, Callable[[], Any]] = {
     "k-means": lambda: KMeans(3, random_state=0),
@@ -78,6 +79,27 @@ def test_nothing_stays_when_all_rows_are_deleted(kind: str) -> None:
     kept = pickle.dumps(model)
     kinds = (np.float32, np.float64)
     assert not any(value.astype(k).tobytes() in kept for value in x.ravel() for k in kinds)
+
+
+def test_a_deletion_that_leaves_a_centroid_absent_is_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Labels and margins are dropped then, and with them the sums of clusters of one row."""
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    model = KMeans(12, random_state=0, bounds=(-5.0, 5.0)).fit(x)
+    extent = model.record_.extent
+    row = Scaling.between(extent.lower, extent.upper).fixed(x[1:2])[0].astype(np.int64).tobytes()
+    assert row in pickle.dumps(model)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.pipeline.history.quantized.fit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.delete(1)
+    assert model.n_rows_ == 11
+    assert row not in pickle.dumps(model)
 
 
 class _Interrupt:
@@ -202,3 +224,11 @@ def test_basel_with_no_unit_trains_again() -> None:
     assert (model.coef_ != other.coef_).any()
     assert model.delete([], "basel").change > 0.0
     np.testing.assert_array_equal(model.coef_, other.coef_)
+
+
+@pytest.mark.parametrize("unit", [2**63, 2**64, -(2**70)])
+def test_an_id_of_any_size_is_told_by_its_range(unit: int) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    for model in (KMeans(2).fit(x), LinearRegression(iterations=5).fit(x, x[:, 0])):
+        with pytest.raises(ValueError, match=r"unit ids must lie in \[0, 2\^63\); found"):
+            model.delete(unit)

@@ -100,7 +100,7 @@ def test_a_reference_stands_for_the_same_units(cli: Cli, ws: Path) -> None:
     assert ids(anew) == [4] and ids(anew, "existing") == [2]
 
 
-def test_a_request_that_was_cancelled_is_asked_anew(cli: Cli) -> None:
+def test_a_request_that_was_cancelled_is_asked_anew(cli: Cli, ws: Path) -> None:
     cli("forget", *DATA, "--unit", "5,6")
     cli("request", "cancel", 1, "--reason", "withdrawn by mail")
     cli("request", "cancel", 2)

@@ -16,9 +16,10 @@ from test_sparse_storage import start
 
 from expunge.jobs.sparse_deletion import HOLDS
 from expunge.pipeline import sparse_update
-from expunge.pipeline.sparse_descent import SlotRows, SparseStep
-from expunge.pipeline.sparse_survey import largest_curvature
-from expunge.pipeline.sparse_update import update_sparse
+from expunge.pipeline.sparse_descent import SlotRows, SparseStep, SparseWindow
+from expunge.pipeline.sparse_linear import LinearisedUpdate
+from expunge.pipeline.sparse_survey import largest_curvature, sum_size
+from expunge.pipeline.sparse_update import SparseUpdated, update_sparse
 from expunge.storage.rcv1_like import FEATURES, Rcv1Like
 
 HONEST = 3.0
@@ -39,6 +40,20 @@ class Training(Trainable):
     def pieces(self) -> Iterator[tuple[int, SlotRows]]:
         yield 0, self.slot_rows
 
+    def updated(self, stays: np.ndarray, c: list[np.ndarray]) -> SparseUpdated:
+        """The update in difference form, from the recorded coefficients."""
+        kept: dict[int, np.ndarray] = {}
+        given = self.step, self, stays, self.features, c.__getitem__, kept.__setitem__
+        return update_sparse(*given)
+
+    def linearised(self, stays: np.ndarray, c: list[np.ndarray]) -> SparseUpdated:
+        """The paper's."""
+        linear = LinearisedUpdate(self.step, self.features, len(self.live))
+        for number, before in enumerate(c):
+            window = SparseWindow(self.slot_rows, *self.epoch(number), True)
+            linear.take(window, stays, before, np.zeros_like(before))
+        return SparseUpdated(linear.change, sum_size(self, linear.left), self.epochs)
+
     def errors(self, counts: tuple[int, ...]) -> np.ndarray:
         """The estimate, the true error and the change's norm of deletions of so many rows each."""
         w, c = self.descend()
@@ -48,9 +63,7 @@ class Training(Trainable):
             stays = self.live.copy()
             stays[gone] = False
             basel, _ = replace(self, live=stays).descend()
-            updated = update_sparse(
-                self.step, self, stays, self.features, c.__getitem__, lambda number, c: None
-            )
+            updated = self.updated(stays, c)
             error = float(np.linalg.norm(w + updated.change - basel))
             found.append((updated.estimate, error, float(np.linalg.norm(basel - w))))
         return np.array(found).T
@@ -129,6 +142,39 @@ def test_a_line_that_errs_more_is_estimated_so(monkeypatch: pytest.MonkeyPatch) 
     assert (late[1] > 2.0 * prompt[1]).sum() >= 4
     ratios = np.sort(late[0] / late[1])
     assert ratios[1] > 1 / HONEST and ratios[-2] < HONEST, ratios
+
+
+def saturated(value: float, batch: int) -> Training:
+    """2,000 rows, of which the first two have a column of their own, large, and opposite labels."""
+    rng = np.random.default_rng(1)
+    n, entries, columns = 2000, 4, 20
+    chosen = np.array([np.sort(rng.choice(columns, entries, replace=False)) for _ in range(n - 2)])
+    values = rng.normal(size=chosen.shape) / 2.0
+    labels = np.where(values.sum(axis=1) + rng.logistic(size=n - 2) * 0.3 > 0, 1.0, -1.0)
+    rows = SlotRows(
+        np.r_[value, value, values.ravel()].astype(np.float32),
+        np.r_[columns, columns, chosen.ravel()].astype(np.int32),
+        np.r_[0, 1, 2 + entries * np.arange(n - 1)].astype(np.int64),
+        np.r_[1.0, -1.0, labels],
+    )
+    return training(rows, columns + 1, 0, 3, batch, 1e-3)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize(("value", "batch"), [(50.0, 20), (50.0, 100), (20.0, 20), (5.0, 20)])
+def test_a_row_that_leaves_saturation_is_not_thought_flat(
+    value: float, batch: int, gone: int
+) -> None:
+    """The logistic function is flat where the row was, and steep where the deletion takes it."""
+    found = saturated(value, batch)
+    w, c = found.descend()
+    stays = found.live.copy()
+    stays[gone] = False
+    basel, _ = replace(found, live=stays).descend()
+    change = float(np.linalg.norm(basel - w))
+    for updated in (found.updated(stays, c), found.linearised(stays, c)):
+        error = float(np.linalg.norm(w + updated.change - basel))
+        assert updated.estimate > HOLDS * change or error < HONEST * HOLDS * change
 
 
 def test_what_is_accepted_is_near_basel(cli: Cli, tmp_path: Path) -> None:

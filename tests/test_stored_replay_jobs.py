@@ -362,7 +362,7 @@ def test_the_kind_is_checked_and_what_it_costs_is_told(cli: Cli, prepared: np.nd
         "nearly every deletion takes a pass over the rows for each step it repeats, 10 at most"
         in none["why"]
     )
-    assert "no pass a deletion" in kept["why"] and "up to 10 passes" in kept["why"]
+    assert "no pass a deletion" in kept["why"] and "10 at most" in kept["why"]
     few = cli("train", "x", "--data", "t", "--algorithm", "q-kmeans", *EPSILON, *INLINE)[
         "provenance"
     ]

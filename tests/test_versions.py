@@ -324,7 +324,7 @@ def test_a_version_that_will_not_fit_is_not_begun(
 ) -> None:
     monkeypatch.setattr(space, "free_bytes", lambda _: 40_000_000)
     big = {"x": ArraySpec(("row",), (10_000_000,), np.dtype(np.float64), (1_000_000,))}
-    with pytest.raises(NoSpaceError, match="model version v1"):
+    with pytest.raises(NoSpaceError, match=f"model version {tmp_path.name}/v1"):
         versions.create_version(tmp_path / "v1.zarr", big, {})
     assert not list(tmp_path.iterdir())
     versions.create_version(tmp_path / "v1.zarr", big, {}, needed=8_000_000)
