@@ -175,12 +175,17 @@ class DaskFold:
 
     def _awaited(self, future: Future) -> Any:
         """A future's result. Where the check raises all futures are let go, and tasks that have not begun."""
+        client: Client = future.client
         while not future.done():
-            with suppress(TimeoutError), _answering(future.client, future):
+            # What comes in the very moment in which the time is over cancels Dask's wait for it: on a
+            # busy machine that is no rare thing, and nothing is lost.
+            with _answering(client, future), suppress(TimeoutError, UnboundLocalError):
                 return future.result(timeout=CHECK_SECONDS)
+            if client.status != "running":
+                raise ClusterLostError(f"the connection to the cluster was lost ({client.status})")
             self.check()
         # What is done may take its time to come here, or may have raised a TimeoutError of its own.
-        with _answering(future.client, future):
+        with _answering(client, future):
             return future.result()
 
 

@@ -52,6 +52,26 @@ def test_a_wait_that_is_cancelled(
         assert type(caught.value.__cause__) is UnboundLocalError
 
 
+def test_a_result_that_comes_as_its_time_is_over(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask cancels the wait then: the answer is there all the same."""
+    with Client(scheduler, set_as_default=False) as client:
+        real, times = client.sync, 0
+
+        def sync(func: Any, *given: Any, callback_timeout: Any = None, **more: Any) -> Any:
+            nonlocal times
+            if callback_timeout is None:
+                return real(func, *given, **more)
+            times += 1
+            return real(cancelled)
+
+        fold = DaskFold(lambda: _already(client))
+        monkeypatch.setattr(client, "sync", sync)
+        assert fold(operator.neg, [1, 2, 3], operator.add) == -6
+        assert times > 0
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 def test_a_client_that_is_closed(scheduler: str, call: Callable[[DaskFold], Any]) -> None:
     with Client(scheduler, set_as_default=False) as client:
