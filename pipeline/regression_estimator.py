@@ -235,8 +235,8 @@ class Regression(Estimator):
         ``closed-form`` solves linear models' normal equations, ``infl`` is the influence function;
         ``basel`` trains again on the rows that are left with the same mini-batches. So do all but
         ``closed-form`` without provenance, and all where an update does not converge, moves parameters
-        too far for its linearisation, or leaves fewer than two rows; ``basel`` does with no unit, too. Units that are not in the model are ignored and
-        counted. The rows are overwritten in the model's own memory; if this is interrupted, nothing was
+        too far for its linearisation, or leaves fewer than two rows; ``basel`` does with no unit, too.
+        Units that are not in the model are ignored and counted. The rows are overwritten in the model's own memory; if this is interrupted, nothing was
         done, or whatever is asked next completes it. Where an update can't hold and training diverges
         on the rows that are left, with the settings of the fit, the rows go all the same and the model
         is ``failed``: fit it again.

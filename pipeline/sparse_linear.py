@@ -62,8 +62,9 @@ def _replay(  # type: ignore[no-untyped-def]
                 else:
                     power = moved if before > 0.0 else -moved
                     power = min(max(power, -FARTHEST), FARTHEST)
-                    true = f / (f + (1.0 - f) * exp(power))
-                    rounded = min(ROUNDING * (exp(max(power, 0.0)) - 1.0), 1.0)
+                    grown = exp(power)
+                    true = f / (f + (1.0 - f) * grown)
+                    rounded = min(ROUNDING * max(grown - 1.0, 0.0), 1.0)
                     left[s] += new * (abs(true - f + slope * power) + rounded)
             changed[s] = after
             steps[i - first] = new * after - old * before

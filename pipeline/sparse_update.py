@@ -111,12 +111,13 @@ def _run_epoch(rate, decay, order, edges, stays, c, changed, state, since, u):  
                 f = abs(before)
                 sign = 1.0 if before > 0.0 else -1.0
                 power = min(max(sign * moved, -FARTHEST), FARTHEST)
-                after = f / (f + (1.0 - f) * exp(power))
+                grown = exp(power)
+                after = f / (f + (1.0 - f) * grown)
                 changed[s] = sign * after
                 step = (new * sign * after - old * before) * later
                 state[s, _CURVED] += new * max(after * (1.0 - after), ROUNDING)
                 state[s, _VISITED] += new
-                state[s, _ROUNDED] += new * min(ROUNDING * (exp(max(power, 0.0)) - 1.0), 1.0)
+                state[s, _ROUNDED] += new * min(ROUNDING * max(grown - 1.0, 0.0), 1.0)
             else:
                 changed[s] = 0.0
                 step = -old * before * later

@@ -30,23 +30,29 @@ prepared = prepared_by(prepare_batch)
 root = copied
 
 
+def rewrite(root: Path, script: str) -> None:
+    """Run statements on a workspace's ledger, past the program."""
+    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
+    connection.executescript(script)
+    connection.close()
+
+
 def make_version_3(root: Path) -> None:
     """Turn a ledger into that of the program that told no request as failed."""
-    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
-    connection.executescript(
+    rewrite(
+        root,
         "DROP INDEX open_requests;"
         "CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash)"
         " WHERE state NOT IN ('cancelled', 'failed');"
         "UPDATE requests SET state = 'committed' WHERE state = 'failed';"
-        "UPDATE meta SET value = '3' WHERE key = 'schema_version';"
+        "UPDATE meta SET value = '3' WHERE key = 'schema_version';",
     )
-    connection.close()
 
 
 def make_version_2(root: Path) -> None:
     """Turn a workspace's ledger into what the program made before requests had terms and holds."""
-    connection = sqlite3.connect(root / "ws" / "ledger.sqlite", isolation_level=None)
-    connection.executescript(
+    rewrite(
+        root,
         "DROP TABLE asked_references; DROP TABLE other_references;"
         "DROP TABLE behind; DROP TABLE cancellations;"
         "DROP TABLE held_units; DROP TABLE holds;"
@@ -57,9 +63,8 @@ def make_version_2(root: Path) -> None:
         "ALTER TABLE requests DROP COLUMN extended;"
         "CREATE UNIQUE INDEX open_requests ON requests (data_set, unit_hash);"
         "CREATE INDEX requests_by_state ON requests (state);"
-        "UPDATE meta SET value = '2' WHERE key = 'schema_version';"
+        "UPDATE meta SET value = '2' WHERE key = 'schema_version';",
     )
-    connection.close()
 
 
 def make_old(root: Path) -> None:

@@ -254,6 +254,20 @@ class RequestLife(RuleBasedStateMachine):
         assert rows == self.rows - sum(r.state in DELETED for r in self.requests.values())
 
 
+def live(machine: type[RequestLife], lives: int) -> None:
+    """Try so many lives of 25 steps."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=lives,
+            stateful_step_count=25,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
 @pytest.mark.slow
 def test_the_life_of_requests_is_as_in_the_model(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -262,13 +276,4 @@ def test_the_life_of_requests_is_as_in_the_model(tmp_path: Path) -> None:
     command(tmp_path, "init", tmp_path / "ws")
     command(tmp_path, "data", "import", "t", tmp_path / "rows.csv", "--format", "csv")
     RequestLife.prepared = tmp_path / "ws"
-    run_state_machine_as_test(
-        RequestLife,
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=25,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    live(RequestLife, 30)

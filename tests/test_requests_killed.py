@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 from killed_steps import batch, go_on, killed, try_again
 from partly_done import SMALL, damage
 from receipt_workspace import KMEANS, command
 from support import INLINE
-from test_request_life import DAY, Hold, Request, RequestLife, some_units
+from test_request_life import DAY, Hold, Request, RequestLife, live, some_units
 
 from expunge.jobs.errors import JobError
 from expunge.jobs.holds import lift_hold, list_holds, place_hold
@@ -58,10 +57,6 @@ class KilledRequests(RequestLife):
         for request in self.requests.values():
             if request.state == before:
                 request.state = after
-
-    @initialize()
-    def begin(self) -> None:
-        super().begin()
 
     @property
     def queued(self) -> bool:
@@ -266,13 +261,4 @@ def test_after_any_transaction_others_go_on(prepared: Path, after: int, trouble:
 
 @pytest.mark.slow
 def test_the_life_of_requests_whose_programs_are_killed(prepared: Path) -> None:
-    run_state_machine_as_test(
-        KilledRequests,
-        settings=settings(
-            max_examples=15,
-            stateful_step_count=25,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    live(KilledRequests, 15)
